@@ -124,7 +124,7 @@ fn manager_second_signal_exits_1_at_once() {
     );
     process.terminate();
     assert_eq!(ends(&mut process).code(), Some(1));
-    says(&process, "a second signal, exiting now");
+    says(&process, "received a second signal; exiting");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn manager_hook_that_fails_exits_1_with_the_hook_and_nothing_runs() {
         ("hanging-hook", "has not returned within 0.5 s"),
         (
             "dropped-hook",
-            "its done handle was dropped without being called",
+            "its `Done` handle was dropped before it was called",
         ),
         ("panicking-hook", "panicked: no seed"),
     ] {
@@ -176,7 +176,7 @@ fn manager_hook_that_fails_exits_1_with_the_hook_and_nothing_runs() {
 #[test]
 fn manager_hook_that_blocks_its_thread_does_not_keep_the_process() {
     let server = Embedded::start().unwrap();
-    let stuck = "still running 0.25 s after they were told to stop: startup hook seed";
+    let stuck = "still running 0.25 s after the stop was requested: startup hook seed";
     let mut process = managed(&server, "blocking-hook", &[]);
     assert_eq!(ends(&mut process).code(), Some(1));
     says(
@@ -218,7 +218,7 @@ fn manager_controller_that_ignores_cancellation_exits_1_with_its_name() {
     assert_eq!(ends(&mut process).code(), Some(1));
     says(
         &process,
-        "still running 0.5 s after they were told to stop: deaf",
+        "still running 0.5 s after the stop was requested: deaf",
     );
     // The work is dropped before the release: the successor acquires the lease immediately and no other work runs.
     inherits(&heir, "deaf starts");
@@ -236,7 +236,7 @@ fn manager_blocked_thread_does_not_delay_the_exit_of_a_failed_process() {
     assert_eq!(ends(&mut process).code(), Some(1));
     says(
         &process,
-        "tenure: nodes: no disk; still running 0.5 s after they were told to stop: stuck",
+        "tenure: nodes: no disk; still running 0.5 s after the stop was requested: stuck",
     );
 }
 
@@ -249,7 +249,7 @@ fn server_with_a_controller_that_blocks_its_thread_ends_when_asked() {
     assert_eq!(ends(&mut process).code(), Some(1));
     says(
         &process,
-        "tenure: still running 0.5 s after they were told to stop: stuck",
+        "tenure: still running 0.5 s after the stop was requested: stuck",
     );
 }
 
@@ -412,7 +412,7 @@ fn run_or_die_names_the_runnable_that_returned_early() {
     let server = Embedded::start().unwrap();
     let mut process = managed(&server, "return-or-die", &[]);
     assert_eq!(ends(&mut process).code(), Some(1));
-    says(&process, "tunnel returned although nobody asked it to");
+    says(&process, "tunnel returned without a request to stop");
     assert!(!process.transcript().contains("tunnel stopped"));
 }
 

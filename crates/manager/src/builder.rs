@@ -331,7 +331,7 @@ impl Builder {
         if let Some(unknown) = self.changes.iter().find(|g| !self.shards.contains_key(*g)) {
             return Err(Error::Shards {
                 group: unknown.clone(),
-                cause: "change_shards was called for a group without shards".to_owned(),
+                cause: "change_shards needs a shard group, and this group has no shards".to_owned(),
             });
         }
         for (name, (of, runnables)) in std::mem::take(&mut self.shards) {

@@ -193,7 +193,7 @@ impl Trouble {
     fn note(&self, cache: &str, error: String) {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if *last != error {
-            tracing::warn!(cache, error, "trouble with the watch");
+            tracing::warn!(cache, error, "the watch failed; retrying");
             *last = error;
         }
     }

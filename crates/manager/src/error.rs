@@ -18,10 +18,10 @@ pub enum Error {
         source: BuildError,
     },
     /// A name is used twice, which would make metrics ambiguous.
-    #[error("two runnables are called {0}")]
+    #[error("two runnables have the name {0}")]
     DuplicateName(String),
     /// A setting refers to a leader group without runnables.
-    #[error("there is no leader group {group} ({})", known(groups))]
+    #[error("leader group {group} does not exist ({})", known(groups))]
     NoSuchGroup {
         /// The group.
         group: String,
@@ -96,7 +96,7 @@ pub enum Error {
         reason: StopReason,
     },
     /// Work did not end in time. Locks that it held are not released.
-    #[error("still running {} s after they were told to stop: {}", limit.as_secs_f64(), names.join(", "))]
+    #[error("still running {} s after the stop was requested: {}", limit.as_secs_f64(), names.join(", "))]
     ShutdownTimeout {
         /// Time limit that was exceeded.
         limit: Duration,
@@ -107,9 +107,9 @@ pub enum Error {
 
 fn known(groups: &[String]) -> String {
     if groups.is_empty() {
-        return "there are none".to_owned();
+        return "no groups exist".to_owned();
     }
-    format!("there are: {}", groups.join(", "))
+    format!("existing groups: {}", groups.join(", "))
 }
 
 /// Returns an error with its causes, because the outermost error alone has too little information.

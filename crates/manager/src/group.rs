@@ -137,7 +137,7 @@ impl Group {
             tracing::warn!(
                 group = &*self.name,
                 ?names,
-                "did not stop in time, dropping them"
+                "runnables did not stop in time; dropping them"
             );
             let gone = async || {
                 let gone = tokio::time::timeout(ABORT_TAKES, term.handles_gone());
@@ -150,7 +150,7 @@ impl Group {
                 tracing::error!(
                     group = &*self.name,
                     ?names,
-                    "cannot be stopped, keeping the lock"
+                    "runnables cannot be stopped; keeping the lock"
                 );
                 return None;
             }

@@ -198,11 +198,11 @@ async fn answered(
             }
             Ok(Err(cause)) => Err(failed(&name, cause)),
             Err(_) => {
-                let cause = "its done handle was dropped without being called";
+                let cause = "its `Done` handle was dropped before it was called";
                 Err(failed(&name, cause.to_owned()))
             }
         },
-        () = late => Err(failed(&name, too_late("has not said that it is done", limit))),
+        () = late => Err(failed(&name, too_late("has not reported that it is done", limit))),
     }
 }
 

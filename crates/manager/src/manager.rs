@@ -278,13 +278,13 @@ impl Whole {
                 };
                 self.manager.handle.close();
                 if let Err(error) = &first {
-                    tracing::error!(%error, "stopping");
+                    tracing::error!(%error, "stopping the manager");
                 }
                 self.manager.ready.send_replace(false);
                 let (limit, running) = (self.manager.shutdown_timeout, &self.context.running);
                 let stopped = parts.stop(limit, running).await;
                 if let Err(error) = &stopped {
-                    tracing::error!(%error, "stopping");
+                    tracing::error!(%error, "the manager did not stop in time");
                     self.manager.handle.note_stuck(error);
                 }
                 // The reason for the stop is more useful than errors during the stop.

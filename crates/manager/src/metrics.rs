@@ -99,17 +99,17 @@ impl Metrics {
         );
         registry.register(
             "controller_runtime_reconcile_time_seconds",
-            "Time that reconciliations took",
+            "Duration of reconciliations",
             inner.seconds.clone(),
         );
         registry.register(
             "controller_runtime_active_workers",
-            "Reconciliations under way",
+            "Running reconciliations",
             inner.active.clone(),
         );
         registry.register(
             "controller_runtime_max_concurrent_reconciles",
-            "The most reconciliations at a time",
+            "Maximum number of concurrent reconciliations",
             inner.most.clone(),
         );
     }

@@ -153,7 +153,7 @@ impl Runnable {
                 if end.is_cancelled() {
                     Ok(())
                 } else {
-                    Err("the controller ended although nobody asked it to")
+                    Err("the controller ended without a request to stop")
                 }
             }
         })

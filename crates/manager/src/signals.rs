@@ -30,7 +30,7 @@ pub fn shutdown() -> io::Result<impl Future<Output = ()> + Send> {
         // The receiver may be gone; then there is nothing to stop.
         let _ = first.send(());
         either().await;
-        exit(1, "a second signal, exiting now");
+        exit(1, "received a second signal; exiting");
     });
     Ok(async move {
         // The task continues after the first signal.

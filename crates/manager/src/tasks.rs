@@ -157,18 +157,18 @@ async fn supervise(runnable: Runnable, scope: Scope, context: Context) {
             }
         };
         if scope.is_cancelled() {
-            tracing::warn!(name, cause, "failed while it was stopping");
+            tracing::warn!(name, cause, "a runnable failed while stopping");
             return;
         }
         match runnable.policy() {
             Policy::Die => {
-                tracing::error!(name, cause, "failed, ending the manager");
+                tracing::error!(name, cause, "a runnable failed; stopping the manager");
                 let name = name.to_owned();
                 context.fail(Error::Runnable { name, cause });
                 return;
             }
             Policy::Ignore => {
-                tracing::error!(name, cause, "failed, going on without it");
+                tracing::error!(name, cause, "a runnable failed; continuing without it");
                 return;
             }
             Policy::Restart(backoff) => {
@@ -176,7 +176,7 @@ async fn supervise(runnable: Runnable, scope: Scope, context: Context) {
                 let next = last.map_or(backoff.first, |last: Duration| last.saturating_mul(2));
                 let next = next.min(backoff.most);
                 pause = Some(next);
-                tracing::error!(name, cause, ?next, "failed, starting it again");
+                tracing::error!(name, cause, ?next, "a runnable failed; restarting it");
                 context.metrics.restarted(name);
                 tokio::select! {
                     () = tokio::time::sleep(next) => {}

@@ -271,7 +271,7 @@ pub async fn run_or_die(name: &str, shutdown: impl Future, work: impl Future<Out
         biased;
         _ = shutdown => {}
         ended = work => match ended {
-            Ok(()) => exit(1, &format!("{name} returned although nobody asked it to")),
+            Ok(()) => exit(1, &format!("{name} returned without a request to stop")),
             Err(panic) => exit(1, &format!("{name} panicked: {}", panic_text(&*panic))),
         }
     }

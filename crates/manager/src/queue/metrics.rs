@@ -68,10 +68,10 @@ impl QueueMetrics {
     /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         let inner = &*self.inner;
-        registry.register("workqueue_depth", "Items that wait", inner.depth.clone());
+        registry.register("workqueue_depth", "Items in the queue", inner.depth.clone());
         registry.register(
             "workqueue_adds",
-            "Items that were queued",
+            "Items added to the queue",
             inner.adds.clone(),
         );
         registry.register(
@@ -81,12 +81,12 @@ impl QueueMetrics {
         );
         registry.register(
             "workqueue_work_duration_seconds",
-            "Time that processing took",
+            "Duration of processing",
             inner.worked.clone(),
         );
         registry.register(
             "workqueue_retries",
-            "Items that were queued for later",
+            "Retries of items",
             inner.retries.clone(),
         );
         registry.register_collector(Box::new(inner.running.clone()));
@@ -194,12 +194,12 @@ impl Collector for Running {
         let parts: [(&str, &str, Part); 2] = [
             (
                 "workqueue_unfinished_work_seconds",
-                "Time spent so far on what is being processed",
+                "Sum of the time spent on items that are being processed",
                 |unfinished| unfinished.total,
             ),
             (
                 "workqueue_longest_running_processor_seconds",
-                "How long the longest processing takes so far",
+                "Longest time spent on an item that is being processed",
                 |unfinished| unfinished.longest,
             ),
         ];

@@ -188,7 +188,7 @@ impl Gate {
                 agreed,
                 held,
                 replicas,
-                "waiting until replicas with another number of shards are gone"
+                "waiting until replicas with another number of shards have ended"
             );
         }
     }
@@ -251,14 +251,14 @@ impl Gate {
                         tracing::warn!(
                             group = &*self.group,
                             shards = self.shards,
-                            "the agreement on the number of shards is gone or not open; writing it again"
+                            "the agreement on the number of shards was deleted or closed; writing it again"
                         );
                         if let Err(error) = self.step().await {
-                            tracing::debug!(group = &*self.group, %error, "agreement not written");
+                            tracing::debug!(group = &*self.group, %error, "cannot write the agreement on the number of shards");
                         }
                     }
                     Err(error) => {
-                        tracing::debug!(group = &*self.group, %error, "agreement not read");
+                        tracing::debug!(group = &*self.group, %error, "cannot read the agreement on the number of shards");
                     }
                 }
                 pause.sleep().await;
@@ -330,13 +330,21 @@ impl Gate {
         match written {
             Ok(_) => {
                 let (group, shards) = (&*self.group, self.shards);
-                tracing::info!(group, shards, open = open.is_some(), "wrote the agreement");
+                tracing::info!(
+                    group,
+                    shards,
+                    open = open.is_some(),
+                    "wrote the agreement on the number of shards"
+                );
                 Ok(())
             }
             Err(RequestFailed::Answer(kube::Error::Api(status)))
                 if matches!(status.code, 404 | 409) =>
             {
-                tracing::debug!(group = &*self.group, "the agreement has changed");
+                tracing::debug!(
+                    group = &*self.group,
+                    "the agreement on the number of shards has changed"
+                );
                 // The offset keeps two replicas that collided once from colliding again.
                 let spread = u32::from(std::process::id().to_le_bytes()[0]);
                 tokio::time::sleep(self.retry * spread / 1_024).await;

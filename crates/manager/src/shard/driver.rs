@@ -72,7 +72,7 @@ impl ShardGroup {
             return Ok(());
         }
         if self.name.len() > 63 {
-            return fail("the name is longer than the 63 characters of a label");
+            return fail("the name has more than 63 characters, the maximum of a label");
         }
         let shard = Shard {
             index: 0,
@@ -252,7 +252,7 @@ impl Present {
                 () = stops.soft.cancelled() => false,
                 () = &mut left => {
                     let (group, shards) = (&*driver.group.name, driver.group.of);
-                    tracing::warn!(group, shards, "the group has another number of shards; leaving it");
+                    tracing::warn!(group, shards, "the group uses another number of shards; leaving it");
                     break;
                 }
                 Some(event) = events.next() => match event {
@@ -438,7 +438,11 @@ impl Driver {
             };
             let removed = self.group.leases.delete(&name, &unchanged);
             if let Ok(Err(error)) = tokio::time::timeout(CLEANING_TAKES, removed).await {
-                tracing::debug!(name, %error, "lease of a dead member not removed");
+                tracing::debug!(
+                    name,
+                    error = tenure::plain(&error),
+                    "cannot delete the lease of a dead member"
+                );
             }
         }
     }

@@ -29,9 +29,9 @@ async fn what_is_added_is_started_at_once_and_in_each_later_term() {
     assert_eq!(handle.running(), ["early", "every", "first", "second"]);
 
     let taken = handle.add_leader("g", speaker("every", &log)).unwrap_err();
-    assert_eq!(taken.to_string(), "two runnables are called every");
+    assert_eq!(taken.to_string(), "two runnables have the name every");
     let nowhere = handle.add_leader("h", speaker("third", &log)).unwrap_err();
-    let text = "there is no leader group h (there are: g)";
+    let text = "leader group h does not exist (existing groups: g)";
     assert_eq!(nowhere.to_string(), text);
 
     group.election().unwrap().step_down(Default::default());

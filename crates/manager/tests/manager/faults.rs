@@ -72,7 +72,7 @@ async fn a_hook_that_hangs() {
     });
     assert_eq!(
         error.await,
-        "startup hook seed: has not said that it is done within 0.2 s"
+        "startup hook seed: has not reported that it is done within 0.2 s"
     );
 }
 
@@ -112,7 +112,7 @@ async fn a_shutdown_while_a_hook_blocks_its_thread_names_it() {
     let error = running.stop().await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "still running 0.25 s after they were told to stop: startup hook seed"
+        "still running 0.25 s after the stop was requested: startup hook seed"
     );
     drop(release);
     assert_eq!(log.all(), ["blocks"], "nothing was started");
@@ -123,7 +123,7 @@ async fn a_hook_whose_done_is_dropped() {
     let error = failed_hook(|startup| async move { drop(startup) });
     assert_eq!(
         error.await,
-        "startup hook seed: its done handle was dropped without being called"
+        "startup hook seed: its `Done` handle was dropped before it was called"
     );
 }
 
@@ -320,7 +320,7 @@ async fn a_controller_that_ignores_cancellation_is_dropped_before_the_release() 
     let error = stop_deaf(Duration::from_millis(300)).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "still running 0.3 s after they were told to stop: deaf"
+        "still running 0.3 s after the stop was requested: deaf"
     );
 }
 
@@ -350,7 +350,7 @@ async fn what_cannot_even_be_dropped_is_named_without_a_shutdown_timeout_too() {
     let error = running.stop().await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "still running 0 s after they were told to stop: stuck"
+        "still running 0 s after the stop was requested: stuck"
     );
     drop(release);
 }
@@ -411,7 +411,7 @@ async fn a_thread_that_keeps_its_scope_is_named_and_nothing_is_released() {
     let error = running.stop().await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "still running 0.3 s after they were told to stop: parent"
+        "still running 0.3 s after the stop was requested: parent"
     );
     assert_eq!(holder(&client, "g").await.as_deref(), Some("a"));
     drop(release);

@@ -277,7 +277,10 @@ async fn names_are_unique_and_elections_valid_before_anything_starts() {
         .every(speaker("x", &log))
         .leader("g", speaker("x", &log))
         .build();
-    assert_eq!(twice.unwrap_err().to_string(), "two runnables are called x");
+    assert_eq!(
+        twice.unwrap_err().to_string(),
+        "two runnables have the name x"
+    );
     let bad = Manager::builder(config(&server).await)
         .elections(|election| election.lease_duration(Duration::from_secs(1)))
         .leader("g", speaker("x", &log))

@@ -89,7 +89,7 @@ async fn the_causes_of_an_error_are_told_too() {
     let error = Running::start(manager.build().unwrap()).end().await;
     assert_eq!(
         error.unwrap_err().to_string(),
-        "maps: the controller ended although nobody asked it to"
+        "maps: the controller ended without a request to stop"
     );
     let lines = logged.lines("reconciliation failed");
     assert_eq!(lines.len(), 1);

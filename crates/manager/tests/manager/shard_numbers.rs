@@ -256,6 +256,6 @@ async fn change_of_a_group_without_shards_is_refused_by_name() {
     let none = quick(&server).await.change_shards("queue");
     assert_eq!(
         none.build().unwrap_err().to_string(),
-        "shard group queue: change_shards was called for a group without shards"
+        "shard group queue: change_shards needs a shard group, and this group has no shards"
     );
 }

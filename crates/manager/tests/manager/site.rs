@@ -137,7 +137,7 @@ async fn ready_until_it_is_asked_to_stop_and_where_it_leads() {
     second.stop().await.unwrap();
 
     let nowhere = quick(&server).await.ready_when_leading("g").build();
-    let text = "there is no leader group g (there are none)";
+    let text = "leader group g does not exist (no groups exist)";
     assert_eq!(nowhere.unwrap_err().to_string(), text);
 }
 
