@@ -74,7 +74,7 @@ pub enum Error {
     #[error(transparent)]
     Manager(#[from] tenure_manager::Error),
     /// A disabled controller does not exist.
-    #[error("there is no controller {0:?}; there are {list}", list = CONTROLLERS.join(", "))]
+    #[error("controller {0:?} does not exist; the controllers are {list}", list = CONTROLLERS.join(", "))]
     NoSuchController(String),
 }
 

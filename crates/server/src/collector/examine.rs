@@ -19,7 +19,7 @@ pub(super) enum Obstacle {
     /// The object is retried only when there are new kinds.
     #[error("owner {0} has an unknown kind")]
     UnknownKind(String),
-    #[error("dependents are still there")]
+    #[error("dependents still exist")]
     Dependents,
 }
 
@@ -147,7 +147,7 @@ impl Collector {
             }
         }
         if found {
-            tracing::debug!(object = %key, "owners wait for each other; no longer blocking them");
+            tracing::debug!(object = %key, "owners block each other in a cycle; unblocking them");
             let owners: Vec<&OwnerReference> = owners.iter().collect();
             self.set_owners(resource, key, live, &owners).await?;
         }
@@ -272,7 +272,7 @@ impl Collector {
         live: &ObjectMeta,
         policy: PropagationPolicy,
     ) -> Result<(), Obstacle> {
-        tracing::debug!(object = %key, ?policy, "its owners are gone");
+        tracing::debug!(object = %key, ?policy, "deleting it, because its owners were deleted");
         let objects = resource.objects(&self.client, &key.namespace);
         let parameters = DeleteParams {
             propagation_policy: Some(policy),

@@ -102,7 +102,7 @@ impl Collector {
                         // The first discovery has no earlier result to fall back on.
                         Err(error) if known.is_empty() => return Err(error.into()),
                         Err(error) => {
-                            tracing::debug!(%error, "cannot discover kinds; retrying later");
+                            tracing::debug!(error = tenure::plain(&error), "cannot discover kinds; retrying later");
                             pauses = DISCOVER_AFTER[2..].iter();
                         }
                     }
@@ -203,7 +203,11 @@ impl Collector {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(kind = resource.name(), %error, "trouble with a watch");
+                    tracing::debug!(
+                        kind = resource.name(),
+                        error = tenure::lock::in_words(&error),
+                        "a watch failed; retrying"
+                    );
                     // Do not wait for a kind that is gone or forbidden. Wait for a kind that could not be listed yet,
                     // because its objects could be dependents.
                     if is_refused(&error) {

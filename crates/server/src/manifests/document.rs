@@ -188,9 +188,7 @@ fn add(
         && let Some(Value::Array(items)) = object.remove("items")
     {
         let Some(lists) = lists.checked_sub(1) else {
-            return Err(format!(
-                "{place}: more than {MAX_LISTS} lists in each other"
-            ));
+            return Err(format!("{place}: more than {MAX_LISTS} nested lists"));
         };
         for (at, mut item) in items.into_iter().enumerate() {
             // The items of a typed list do not have to repeat their type.

@@ -156,8 +156,8 @@ impl From<std::io::Error> for ReadError {
     }
 }
 
-const IRREGULAR: &str = "not a regular file";
-const OUTSIDE: &str = "the link leads out of the folder; copy the file into the folder";
+const IRREGULAR: &str = "it is not a regular file";
+const OUTSIDE: &str = "the symbolic link points outside the folder; copy the file into the folder";
 
 /// A walk through a folder.
 struct Walk<'a> {

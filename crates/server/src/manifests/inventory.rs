@@ -217,7 +217,11 @@ impl Inventories {
         event.metadata.namespace = Some(NAMESPACE.to_owned());
         let events: Api<Event> = Api::namespaced(self.client.clone(), NAMESPACE);
         if let Err(error) = events.create(&PostParams::default(), &event).await {
-            tracing::debug!(reason, %error, "cannot create an event");
+            tracing::debug!(
+                reason,
+                error = tenure::plain(&error),
+                "cannot create an event"
+            );
         }
     }
 }

@@ -278,7 +278,7 @@ impl Controller {
             .iter()
             .filter(|problem| !self.problems.contains(problem))
         {
-            tracing::warn!(problem, "cannot use a part of the manifests");
+            tracing::warn!(problem, "ignored a part of the manifests");
         }
         self.problems = problems;
         if !self.first.listed {

@@ -161,7 +161,9 @@ impl Controller {
                 // Another file contains it, but does not list it yet.
                 Some(false) => {
                     pruned.kept.push(object.clone());
-                    pruned.failure = Some(format!("{object} is not yet listed by its new file"));
+                    pruned.failure = Some(format!(
+                        "{object} is not yet in the inventory of its new file"
+                    ));
                     continue;
                 }
                 None => {}

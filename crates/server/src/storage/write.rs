@@ -133,7 +133,11 @@ impl Writer {
         event.involved_object = about;
         let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         if let Err(error) = events.create(&PostParams::default(), &event).await {
-            tracing::debug!(reason, %error, "an event was not written");
+            tracing::debug!(
+                reason,
+                error = tenure::plain(&error),
+                "cannot create an event"
+            );
         }
     }
 

@@ -76,9 +76,9 @@ async fn every_namespace_gets_an_account_and_the_certificate_and_gets_them_back(
 async fn a_controller_that_does_not_exist_cannot_be_left_out() {
     let error = embedded().disable("gc").start().await.unwrap_err();
     assert!(
-        error
-            .to_string()
-            .starts_with("there is no controller \"gc\"; there are default-service-account, "),
+        error.to_string().starts_with(
+            "controller \"gc\" does not exist; the controllers are default-service-account, "
+        ),
         "{error}"
     );
 }
