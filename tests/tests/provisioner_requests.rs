@@ -184,12 +184,12 @@ fn secrets() -> Vec<Trial> {
         refused(
             "secret-name-case",
             &[(name, "Secret"), (namespace, "<ns>")],
-            "no name of a secret",
+            "not a valid secret name",
         ),
         refused(
             "secret-ns-dots",
             &[(name, "s"), (namespace, "a.b")],
-            "no name of a namespace",
+            "not a valid namespace name",
         ),
         // An error in a secret that only other components use is reported as well.
         refused(

@@ -22,7 +22,11 @@ impl Controller {
             match self.sync_clone(&uid).await {
                 Ok(()) => self.queues.clones.forget(&uid),
                 Err(error) => {
-                    tracing::debug!(uid = *uid, error, "claim still protected");
+                    tracing::debug!(
+                        uid = *uid,
+                        error,
+                        "cannot remove the finalizer of the claim yet"
+                    );
                     self.queues.clones.add_rate_limited(uid.clone());
                 }
             }

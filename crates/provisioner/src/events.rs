@@ -205,13 +205,24 @@ impl Poster {
                 Ok(Ok(posted)) => return Some((key, posted)),
                 // The API server rejected the event and would reject it again.
                 Ok(Err(error @ kube::Error::Api(_))) => {
-                    tracing::debug!(%error, reason = event.reason, "event not posted");
+                    tracing::debug!(
+                        error = tenure::plain(&error),
+                        reason = event.reason,
+                        "cannot create an event"
+                    );
                     return None;
                 }
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, reason = event.reason, "event not posted yet");
+                    tracing::debug!(
+                        error = tenure::plain(&error),
+                        reason = event.reason,
+                        "cannot create an event; retrying"
+                    );
                 }
-                Err(_) => tracing::debug!(reason = event.reason, "event not posted in time"),
+                Err(_) => tracing::debug!(
+                    reason = event.reason,
+                    "cannot create an event in time; dropped it"
+                ),
             }
         }
         None

@@ -24,7 +24,7 @@ impl Controller {
         }
         match self.set_journal_finalizer(claim, true).await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Failure::ignored("the claim is gone")),
+            Ok(false) => Err(Failure::ignored("the claim was deleted")),
             Err(error) => Err(Failure::no_change(error.to_string())),
         }
     }

@@ -37,13 +37,21 @@ pub(crate) struct CapacityMetrics {
 impl CapacityMetrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         for (name, help, gauge) in [
-            ("desired_goal", "Objects that should exist", &self.goal),
+            (
+                "desired_goal",
+                "CSIStorageCapacity objects that should exist",
+                &self.goal,
+            ),
             (
                 "desired_current",
-                "Of those, the ones that do",
+                "CSIStorageCapacity objects that should exist and do",
                 &self.current,
             ),
-            ("obsolete", "Objects that should not exist", &self.obsolete),
+            (
+                "obsolete",
+                "CSIStorageCapacity objects that exist and should not",
+                &self.obsolete,
+            ),
         ] {
             let name = format!("csistoragecapacities_{name}");
             registry.register(name, help, gauge.clone());
@@ -90,7 +98,7 @@ impl Metrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         let claims = "controller_persistentvolumeclaim_provision";
         let volumes = "controller_persistentvolume_delete";
-        registry.register(claims, "Claims provisioned", self.provisioned.clone());
+        registry.register(claims, "Provisioned claims", self.provisioned.clone());
         let name = format!("{claims}_failed");
         registry.register(
             name,
@@ -100,10 +108,10 @@ impl Metrics {
         let name = format!("{claims}_duration_seconds");
         registry.register(
             name,
-            "Time that provisioning took",
+            "Duration of provisioning",
             self.provision_seconds.clone(),
         );
-        registry.register(volumes, "Volumes deleted", self.deleted.clone());
+        registry.register(volumes, "Deleted volumes", self.deleted.clone());
         let name = format!("{volumes}_failed");
         registry.register(
             name,
@@ -111,7 +119,7 @@ impl Metrics {
             self.delete_failed.clone(),
         );
         let name = format!("{volumes}_duration_seconds");
-        registry.register(name, "Time that deleting took", self.delete_seconds.clone());
+        registry.register(name, "Duration of deletions", self.delete_seconds.clone());
     }
 
     pub(crate) fn provisioned(&self, labels: &ClaimLabels, took: Duration) {

@@ -35,7 +35,7 @@ pub(crate) fn fs_type(
     let first = found.next();
     if found.next().is_some() {
         return Err(format!(
-            "the class names the file system twice: use {ours} alone"
+            "the class sets the file system twice: set only {ours}"
         ));
     }
     Ok(first

@@ -270,7 +270,7 @@ async fn knows_attributes(client: &Client, configured: Option<bool>) -> bool {
 /// Writes the termination message, which `kubectl describe pod` shows.
 fn note_for_kubelet(message: &str) {
     if let Err(error) = std::fs::write("/dev/termination-log", message) {
-        tracing::debug!(%error, "no termination log");
+        tracing::debug!(%error, "cannot write the termination log");
     }
 }
 

@@ -105,7 +105,7 @@ pub(crate) fn resolve(
     });
     let namespace_of = expanded_namespace.map_err(|token| {
         format!(
-            "the namespace {namespace:?} of the {}: unknown token {token:?}; pv.name and pvc.namespace are known",
+            "the namespace {namespace:?} of the {}: unknown token {token:?}; use pv.name or pvc.namespace",
             kind.prefix
         )
     })?;
@@ -122,18 +122,18 @@ pub(crate) fn resolve(
     });
     let name_of = expanded_name.map_err(|token| {
         format!(
-            "the name {name:?} of the {}: unknown token {token:?}; pv.name, pvc.name, pvc.namespace and pvc.annotations['KEY'] of an annotation that is there are known",
+            "the name {name:?} of the {}: unknown token {token:?}; use pv.name, pvc.name, pvc.namespace or pvc.annotations['KEY'] of an existing annotation",
             kind.prefix
         )
     })?;
     if !is_label(&namespace_of) {
         return Err(format!(
-            "{namespace:?} gives {namespace_of:?}, which is no name of a namespace"
+            "{namespace:?} results in {namespace_of:?}, which is not a valid namespace name"
         ));
     }
     if !is_subdomain(&name_of) {
         return Err(format!(
-            "{name:?} gives {name_of:?}, which is no name of a secret"
+            "{name:?} results in {name_of:?}, which is not a valid secret name"
         ));
     }
     Ok(Some(SecretRef {
@@ -153,7 +153,7 @@ fn pair<'a>(
         let old_value = older.as_ref().and_then(|older| parameters.get(older));
         match (parameters.get(&newer), old_value) {
             (Some(_), Some(_)) => Err(format!(
-                "{newer} and {} are the same: give one of them",
+                "{newer} and {} have the same meaning: set only one of them",
                 older.unwrap_or_default()
             )),
             (Some(value), None) | (None, Some(value)) if value.is_empty() => {
@@ -166,7 +166,7 @@ fn pair<'a>(
         (Some(name), Some(namespace)) => Ok(Some((name, namespace))),
         (None, None) => Ok(None),
         _ => Err(format!(
-            "a secret has a name and a namespace: one of {RESERVED_PREFIX}{prefix}-name and -namespace is missing"
+            "a secret needs a name and a namespace: one of {RESERVED_PREFIX}{prefix}-name and -namespace is missing"
         )),
     }
 }

@@ -24,11 +24,11 @@ pub(crate) const TOLERANCE: Duration = Duration::from_secs(20);
 /// Text for `--enable-pprof`. Go's profiles come from its runtime. A profile of this process would contain addresses
 /// without names, because the shipped binary is stripped.
 const PROFILES: &str = "\
-no profiles here: /debug/pprof is served by the runtime of Go, and this program has none.
+this program has no Go runtime, so /debug/pprof has no profiles. alternatives:
 
-where the time goes: perf record -g -p PID -- sleep 30, on the node, with a build that has symbols
-where the memory goes: heaptrack -p PID, likewise; VmHWM in /proc/PID/status is the most there was
-what it works on: the metrics workqueue_* and csi_sidecar_operations_seconds, and the log with -v=5
+CPU: perf record -g -p PID -- sleep 30, on the node, with a build that has symbols
+memory: heaptrack -p PID, on the node; VmHWM in /proc/PID/status is the peak
+current work: the metrics workqueue_* and csi_sidecar_operations_seconds, and the log with -v=5
 ";
 
 /// Content of the endpoint.

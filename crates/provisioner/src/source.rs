@@ -65,7 +65,9 @@ impl Controller {
             Ok(true) => Ok(VolumeContentSource {
                 r#type: Some(content),
             }),
-            Ok(false) => Err(Failure::no_change("the data source of the claim is gone")),
+            Ok(false) => Err(Failure::no_change(
+                "the data source of the claim was deleted",
+            )),
             Err(error) => Err(Failure::no_change(error.to_string())),
         }
     }
@@ -216,7 +218,7 @@ fn check_snapshot(
     }
     if content.spec.driver != class.provisioner {
         return Err(format!(
-            "volumesnapshot {name} is of driver {:?}, the class of {:?}",
+            "volumesnapshot {name} belongs to driver {:?}, but the class to driver {:?}",
             content.spec.driver, class.provisioner
         ));
     }
@@ -241,7 +243,7 @@ fn check_snapshot(
             allowed.is_some_and(|text| matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"));
         if from != to && !allowed {
             return Err(format!(
-                "volumesnapshot {name} is of mode {from} and the claim of mode {to}: the content needs the annotation {ALLOW_MODE_CHANGE}"
+                "volumesnapshot {name} has volume mode {from} and the claim {to}: to allow this, annotate the content with {ALLOW_MODE_CHANGE}"
             ));
         }
     }
@@ -259,7 +261,7 @@ fn check_source_claim(claim: &Claim, source: &Claim, begun: bool) -> Result<(), 
     }
     if source.spec.storage_class_name.is_none() || claim.spec.storage_class_name.is_none() {
         return Err(format!(
-            "claim {name} and the one cloned from it both need a storageClassName"
+            "claim {name} and its clone both need a storageClassName"
         ));
     }
     let (needed, requested) = (source.requested()?, claim.requested()?);
@@ -280,7 +282,7 @@ fn check_source_claim(claim: &Claim, source: &Claim, begun: bool) -> Result<(), 
     };
     if mode(source) != mode(claim) {
         return Err(format!(
-            "claim {name} is of mode {}, this one of mode {}",
+            "claim {name} has volume mode {}, but this claim {}",
             mode(source),
             mode(claim)
         ));
@@ -295,7 +297,7 @@ fn check_source_volume(class: &Class, source: &Claim, volume: &Volume) -> Result
     };
     if csi.driver != class.provisioner {
         return Err(format!(
-            "volume {name} to clone is of driver {:?}, the class of {:?}",
+            "volume {name} to clone belongs to driver {:?}, but the class to driver {:?}",
             csi.driver, class.provisioner
         ));
     }

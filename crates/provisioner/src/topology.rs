@@ -138,7 +138,7 @@ fn selected_term(
         Some(term) => term,
         None => {
             let labels = nodes.labels_of(node).ok_or_else(|| {
-                Failure::no_change(format!("selected node {node:?} is not known"))
+                Failure::no_change(format!("selected node {node:?} does not exist"))
             })?;
             let term = term_of(&labels, &keys).ok_or_else(|| {
                 Failure::no_change(format!(

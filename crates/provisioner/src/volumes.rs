@@ -29,7 +29,7 @@ impl Controller {
                         volume = *name,
                         error,
                         token = self.token(),
-                        "volume not done"
+                        "cannot process the volume; retrying"
                     );
                     self.queues.volumes.add_rate_limited(name.clone());
                 }
@@ -163,7 +163,7 @@ impl Controller {
             // The secret may be deleted before the volume, or reading it may be forbidden; the driver then decides whether it
             // needs one. Other errors are retried.
             Err(error) if error.is_not_found() || error.is_forbidden() => {
-                tracing::warn!(volume = volume.name(), %error, "deleting without the secret");
+                tracing::warn!(volume = volume.name(), %error, "cannot read the secret; deleting the volume without it");
                 Ok(BTreeMap::new())
             }
             other => other.map_err(|error| error.to_string()),
@@ -175,7 +175,7 @@ impl Controller {
             tracing::warn!(
                 volume = volume.name(),
                 class = volume.spec.storage_class_name,
-                "the class is gone; deleting without a secret"
+                "the class was deleted; deleting the volume without a secret"
             );
             return Ok(None);
         };
