@@ -156,7 +156,7 @@ fn run_explains_the_short_flags_of_flock() {
     let wait = run(&["-w", "10", "--election", "e", "--", "true"]);
     assert_eq!(
         wait,
-        "tenure: there is no -w; flock's -w is --wait 10s here; see `tenure run --help`\n"
+        "tenure: unknown flag -w; for flock's -w, use --wait 10s; see `tenure run --help`\n"
     );
     let nonblock = run(&["-n", "--election", "e", "--", "true"]);
     assert!(nonblock.contains("-n is the namespace"), "{nonblock}");

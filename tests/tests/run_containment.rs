@@ -124,7 +124,7 @@ fn run_containment_tree_ends_with_a_killed_watchdog() {
     assert_eq!(code, Some(128 + 9), "{}", wrapper.transcript());
     let said = wrapper.transcript();
     assert!(
-        said.contains("the watchdog of the command was killed"),
+        said.contains("the watchdog of the command was ended by"),
         "{said}"
     );
 }

@@ -61,7 +61,7 @@ fn run_terminal_is_given_to_a_foreground_command() {
     terminal.types(&line(&home, 10, "", script));
     terminal.shows(&["waiting"]);
     terminal.keys(&["C-z"]);
-    terminal.shows(&["tenure: the command goes on"]);
+    terminal.shows(&["tenure: ignored ^Z"]);
     terminal.keys(&["y", "e", "s", "Enter"]);
     terminal.shows(&["it said yes", "10 ended with 0"]);
     // A command that may not use the terminal has no input.
@@ -71,7 +71,7 @@ fn run_terminal_is_given_to_a_foreground_command() {
     // A command that reads the terminal nevertheless is stopped, and ends on request.
     let script = "read word < /dev/tty; echo it said $word";
     terminal.types(&line(&home, 12, "--foreground=never", script));
-    terminal.shows(&["tenure: the command stands still"]);
+    terminal.shows(&["tenure: the command is stopped, because it needs the terminal"]);
     terminal.keys(&["C-c"]);
     terminal.shows(&["12 ended with 130"]);
 }

@@ -284,13 +284,13 @@ fn starting(table: &mut Table) {
         As::Admin,
         "run --name=s -- true",
         64,
-        &["tenure: there is no --name; here it is --election; see `tenure run --help`"],
+        &["tenure: unknown flag --name; use --election; see `tenure run --help`"],
     );
     table.row(
         As::Admin,
         "run --election=s --kubeconfig=none -- true",
         125,
-        &["tenure: kubeconfig none: failed to read kubeconfig from '\"none\"': no such file or directory"],
+        &["tenure: cannot read kubeconfig none: no such file or directory"],
     );
 }
 
@@ -298,8 +298,8 @@ fn without_a_server(table: &mut Table) {
     let refused = "cannot connect to REFUSED: connection refused";
     for (line, code, before) in [
         ("status", 1, "tenure: cannot list leases: "),
-        ("history e", 1, "tenure: leases default/e: "),
-        ("step-down e", 1, "tenure: leases default/e: "),
+        ("history e", 1, "tenure: cannot get leases default/e: "),
+        ("step-down e", 1, "tenure: cannot get leases default/e: "),
         ("pause e", 1, "tenure: cannot patch leases default/e: "),
         (
             "doctor e",
@@ -541,8 +541,7 @@ fn slots_and_jobs(table: &mut Table) {
         "-c",
         "kill -TSTP $$; sleep 1",
     ];
-    let goes_on =
-        "tenure: the command goes on: a leader that sleeps would keep others from leading";
+    let goes_on = "tenure: ignored ^Z: a suspended leader would keep others from leading";
     table.row_of(As::Admin, &stops, 0, &[goes_on]);
 }
 

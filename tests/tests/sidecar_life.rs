@@ -245,7 +245,9 @@ fn sidecar_life_waits_for_leaders_of_another_mode() {
         let b = ward.candidate("b", &b_uid);
         observed(&b, holder.as_str().unwrap());
         let said = poll(LIMIT, || {
-            b.transcript().contains("no pod of this mode").then_some(())
+            b.transcript()
+                .contains("does not use --mode=for-life")
+                .then_some(())
         });
         assert!(said.is_some(), "{}", b.transcript());
         std::thread::sleep(WHILE);
@@ -367,7 +369,7 @@ fn sidecar_life_that_may_not_read_its_pod_does_not_lead() {
     let code = process.wait(LIMIT).unwrap().code();
     let said = process.transcript();
     assert_eq!(code, Some(6), "{said}");
-    assert!(said.contains("cannot read the own pod"), "{said}");
+    assert!(said.contains("cannot read this pod"), "{said}");
     let lease = admin.get(&lease_path("default", "life")).unwrap();
     assert_eq!(lease.status, 404, "{said}");
 }
@@ -434,13 +436,9 @@ fn sidecar_life_ends_with_the_pod_for_candidates_that_never_saw_it() {
 fn sidecar_life_reports_missing_requirements() {
     let home = Home::new();
     for (flags, uid, why) in [
-        (&["--election=e", "--id=x"][..], "u", "leave --id out"),
-        (&["--election=e", "--ttl=9s"], "u", "has no durations"),
-        (
-            &["--election=e", "--lock=configmaps"],
-            "u",
-            "leave --lock out",
-        ),
+        (&["--election=e", "--id=x"][..], "u", "remove --id"),
+        (&["--election=e", "--ttl=9s"], "u", "does not use durations"),
+        (&["--election=e", "--lock=configmaps"], "u", "remove --lock"),
         (
             &["--election=e", "--election-namespace=other"],
             "u",

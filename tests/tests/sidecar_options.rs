@@ -205,23 +205,11 @@ fn sidecar_options_of_other_programs_are_hinted_at() {
         (
             "elect --election=e --leader-elect-lease-duration=15s",
             2,
-            "there is no --leader-elect-lease-duration; here it is --lease-duration",
+            "unknown flag --leader-elect-lease-duration; use --lease-duration",
         ),
-        (
-            "elect --election=e --port=4040",
-            2,
-            "here it is --http=:PORT",
-        ),
-        (
-            "run --election=e --timeout=3s -- true",
-            64,
-            "here it is --wait",
-        ),
-        (
-            "run --election=e --limit 3 -- true",
-            64,
-            "here it is --slots",
-        ),
+        ("elect --election=e --port=4040", 2, "; use --http=:PORT"),
+        ("run --election=e --timeout=3s -- true", 64, "; use --wait"),
+        ("run --election=e --limit 3 -- true", 64, "; use --slots"),
         (
             "--csi-address=/csi/csi.sock --v=5",
             2,

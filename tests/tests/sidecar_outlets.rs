@@ -304,10 +304,13 @@ fn sidecar_outlets_warn_of_other_locks_of_the_same_election() {
     let new = candidate("new", &["--lock=leases"]);
     says(&new, "another lock of this election is in use");
     says(&new, "endpoints default/e");
-    says(&new, "give all of them --lock=endpointsleases");
+    says(&new, "start all candidates with --lock=endpointsleases");
     let elsewhere = candidate("elsewhere", &["--election-namespace=team"]);
     says(&elsewhere, "leases default/e");
-    says(&elsewhere, "give all of them one --election-namespace");
+    says(
+        &elsewhere,
+        "start all candidates with the same --election-namespace",
+    );
     // A part of the candidate's own lock does not count as another lock.
     drop((old, new, elsewhere));
     let both = candidate("both", &["--lock=endpointsleases"]);

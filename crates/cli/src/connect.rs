@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 #[cfg(feature = "provision")]
 use http::Uri;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 use crate::waiting;
@@ -102,7 +102,7 @@ impl Connect {
     /// account of the pod is used. Never uses `~/.kube/config` or the embedded server.
     #[cfg(feature = "provision")]
     pub(crate) async fn config_from_flags(&self, master: Option<&str>) -> Result<Config> {
-        let kubeconfig = match Kubeconfig::from_env().context("KUBECONFIG")? {
+        let kubeconfig = match from_environment()? {
             // As in csi-provisioner, the environment has precedence.
             Some(kubeconfig) => Some(self.choose(kubeconfig).await.context("KUBECONFIG")?),
             None => match &self.kubeconfig {
@@ -129,7 +129,7 @@ impl Connect {
     async fn find(&self) -> Result<Config> {
         if self.in_cluster {
             return Config::incluster()
-                .context("--use-cluster-credentials: this is no pod with a service account");
+                .context("--use-cluster-credentials needs a pod with a service account");
         }
         #[cfg(feature = "server")]
         if self.local {
@@ -142,14 +142,14 @@ impl Connect {
         if let Some(file) = &self.kubeconfig {
             return self.read_file(file).await;
         }
-        if let Some(kubeconfig) = Kubeconfig::from_env().context("KUBECONFIG")? {
+        if let Some(kubeconfig) = from_environment()? {
             let files = std::env::var_os("KUBECONFIG").unwrap_or_default();
             warn_about(&std::env::split_paths(&files).collect::<Vec<_>>());
             return self.choose(kubeconfig).await.context("KUBECONFIG");
         }
         if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
             return Config::incluster().context(
-                "inside Kubernetes (KUBERNETES_SERVICE_HOST is set), but no service account",
+                "KUBERNETES_SERVICE_HOST is set, but this pod has no service account token",
             );
         }
         let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube/config"));
@@ -184,7 +184,8 @@ impl Connect {
     async fn read_file(&self, file: &PathBuf) -> Result<Config> {
         let named = || format!("kubeconfig {}", file.display());
         warn_about(std::slice::from_ref(file));
-        let kubeconfig = Kubeconfig::read_from(file).with_context(named)?;
+        let kubeconfig = Kubeconfig::read_from(file);
+        let kubeconfig = kubeconfig.map_err(|error| unreadable(error, &named()))?;
         self.choose(kubeconfig).await.with_context(named)
     }
 
@@ -206,6 +207,21 @@ pub(crate) fn address_of(config: &Config) -> String {
     };
     let host = url.host().unwrap_or_default();
     format!("{host}:{}", url.port_u16().unwrap_or(default))
+}
+
+/// Reads the files of `KUBECONFIG`, if it is set.
+fn from_environment() -> Result<Option<Kubeconfig>> {
+    Kubeconfig::from_env().map_err(|error| unreadable(error, "KUBECONFIG"))
+}
+
+/// Adds the file to an error of kube, or `whole` if the error does not name one. kube prints the path in its debug form.
+fn unreadable(error: KubeconfigError, whole: &str) -> anyhow::Error {
+    match error {
+        KubeconfigError::ReadConfig(error, file) => {
+            anyhow::Error::new(error).context(format!("cannot read kubeconfig {}", file.display()))
+        }
+        other => anyhow::Error::new(other).context(whole.to_owned()),
+    }
 }
 
 /// Warns once about kubeconfigs that other users can read or change, as helm does.
@@ -277,7 +293,7 @@ async fn open(
     let url = config.cluster_url.to_string();
     let whom = format!("the credentials for {url}");
     let client = waiting::on_blocking(whom, move || make(config)).await?;
-    client.with_context(|| format!("cannot make a client for {url}"))
+    client.with_context(|| format!("cannot create a client for {url}"))
 }
 
 #[cfg(all(test, feature = "provision"))]

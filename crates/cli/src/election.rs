@@ -132,7 +132,7 @@ impl Election {
         if let Some(timeout) = self.request_timeout {
             timing = timing.request_timeout(timeout);
         }
-        timing.build().context("these durations cannot work")
+        timing.build().context("invalid durations")
     }
 
     fn timed(&self, mut builder: Builder) -> Builder {

@@ -120,7 +120,7 @@ pub(crate) async fn get(
     match api::get(client, &path_of(kind, namespace, name)).await {
         Ok(answer) => Ok(see(client, kind, answer.body, answer.clock.now())),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("{kind} {namespace}/{name}")),
+        Err(error) => Err(error).with_context(|| format!("cannot get {kind} {namespace}/{name}")),
     }
 }
 
@@ -159,7 +159,9 @@ pub(crate) async fn order(
     };
     let path = path_of(kind, namespace, name);
     for _ in 0..5 {
-        let mut object = api::get(client, &path).await?.body;
+        let object = api::get(client, &path).await;
+        let object = object.with_context(|| format!("cannot get {kind} {namespace}/{name}"));
+        let mut object = object?.body;
         let annotations = &mut object["metadata"]["annotations"];
         for (key, value) in order["metadata"]["annotations"]
             .as_object()
@@ -176,7 +178,10 @@ pub(crate) async fn order(
             // The holder renewed in between.
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(kube::Error::Api(status)) if status.code == 403 => return Err(refused),
-            Err(error) => return Err(error).with_context(|| format!("{kind} {namespace}/{name}")),
+            Err(error) => {
+                return Err(error)
+                    .with_context(|| format!("cannot update {kind} {namespace}/{name}"));
+            }
         }
     }
     Err(refused)

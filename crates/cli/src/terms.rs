@@ -36,10 +36,10 @@ const SHORTEST_GAP: SignedDuration = SignedDuration::from_secs(1);
 const MEMORY: usize = 200;
 
 /// Reason of a term without an end Event.
-const SILENT: &str = "crashed or cut off";
+const SILENT: &str = "crashed or lost its network";
 
 /// The same, if nobody has taken over since.
-const UNFOLLOWED: &str = "crashed or cut off; nobody has taken over";
+const UNFOLLOWED: &str = "crashed or lost its network; nobody has taken over";
 
 /// A statement of a candidate about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -280,7 +280,7 @@ impl Term {
 
 impl Word {
     fn why(&self) -> String {
-        let unknown = "it stopped leading; it did not say why";
+        let unknown = "it stopped leading without giving a reason";
         self.why.as_deref().map_or(unknown, stop_words).to_owned()
     }
 }
@@ -293,7 +293,7 @@ pub(crate) fn stop_words(reason: &str) -> &str {
         "emptied" => "somebody emptied the lock",
         "edited" => "somebody edited the lock",
         "deleted" => "the lock was deleted",
-        "recreated" => "the lock was deleted and made again",
+        "recreated" => "the lock was deleted and created again",
         "went-back" => "the API server's store was restored",
         "ordered" => "an operator ordered it to step down",
         "preferred-holder" => "another holder was preferred",

@@ -127,7 +127,7 @@ fn describe(error: &clap::Error) -> String {
         let flag = flag.split(['=', ' ']).next().unwrap_or_default();
         let known = OLD.iter().find(|(old, _)| *old == flag);
         if let Some((_, new)) = known {
-            text = format!("there is no {flag}; here it is {new}");
+            text = format!("unknown flag {flag}; use {new}");
         } else if belongs_to_provision(flag) {
             text =
                 format!("{flag} is a flag of `tenure provision`: put `provision` before the flags");
@@ -155,12 +155,14 @@ fn flock_hint(error: &clap::Error, args: &[OsString]) -> Option<String> {
                 Ok(_) => format!("{seconds}s"),
                 Err(_) => "10s".to_owned(),
             };
-            Some(format!("there is no -w; flock's -w is --wait {unit} here"))
+            Some(format!(
+                "unknown flag -w; for flock's -w, use --wait {unit}"
+            ))
         }
         ErrorKind::InvalidValue | ErrorKind::MissingRequiredArgument
             if flags.any(|arg| arg == "-n") && !flag.starts_with("--election") =>
         {
-            let hint = "-n is the namespace; flock's -n is --nonblock here";
+            let hint = "-n is the namespace; for flock's -n, use --nonblock";
             Some(format!("{}; {hint}", describe(error)))
         }
         _ => None,
@@ -228,7 +230,7 @@ mod tests {
         ] {
             let text = hint(&format!("tenure run {line} -- true"));
             assert_eq!(
-                text, "there is no -w; flock's -w is --wait 10s here",
+                text, "unknown flag -w; for flock's -w, use --wait 10s",
                 "{line}"
             );
         }
@@ -239,7 +241,7 @@ mod tests {
         ] {
             let text = hint(&format!("tenure run {line}"));
             assert!(
-                text.ends_with("flock's -n is --nonblock here"),
+                text.ends_with("for flock's -n, use --nonblock"),
                 "{line}: {text}"
             );
         }

@@ -83,7 +83,7 @@ pub(crate) fn signal(text: &str) -> Result<Signal, String> {
 pub(crate) fn order_signal(text: &str) -> Result<Signal, String> {
     match signal(text)? {
         order @ (Signal::USR1 | Signal::USR2) => Ok(order),
-        _ => Err(format!("{text} has a meaning already; choose USR1 or USR2")),
+        _ => Err(format!("{text} already has a meaning; choose USR1 or USR2")),
     }
 }
 

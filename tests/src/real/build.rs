@@ -256,12 +256,7 @@ pub fn build(peer: Peer) -> Result<PathBuf, BuildError> {
     command
         .current_dir(peer.folder())
         .args(peer.compile())
-        .args([
-            "-trimpath",
-            "-buildvcs=false",
-            "-modfile",
-            peer.modfile(),
-        ])
+        .args(["-trimpath", "-buildvcs=false", "-modfile", peer.modfile()])
         .args(["-ldflags", &peer.link_flags(), "-o"])
         .args([fresh.as_os_str(), peer.package().as_ref()])
         .env("CGO_ENABLED", "0")

@@ -120,7 +120,7 @@ impl Demo {
             let at = stage.kill(&leader, signal)?;
             let text = match signal {
                 Signal::TERM => format!("{leader} was asked to end"),
-                _ => format!("{leader} was killed; its lease of 3 s runs out"),
+                _ => format!("{leader} was killed; waiting until its lease of 3 s expires"),
             };
             let next = stage.next_leader(at, &text).await?;
             let took = next.at.duration_since(at).unsigned_abs();
@@ -190,7 +190,10 @@ impl Stage {
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         let mut child = command.spawn().context("cannot start a candidate")?;
-        let stdout = child.stdout.take().context("a candidate has no output")?;
+        let stdout = child
+            .stdout
+            .take()
+            .context("cannot read the output of a candidate")?;
         let (tell, name) = (self.tell.clone(), id.to_owned());
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -211,7 +214,7 @@ impl Stage {
     /// Sends a signal to a candidate and removes it. Returns the time of the signal.
     fn kill(&mut self, id: &str, signal: Signal) -> Result<Timestamp> {
         let place = self.actors.iter().position(|(name, _)| name == id);
-        let place = place.context("the leader is not one of ours")?;
+        let place = place.context("the leader is not a candidate of this demo")?;
         let (_, mut child) = self.actors.swap_remove(place);
         let at = Timestamp::now();
         kill_process(Pid::from_child(&child), signal).context("cannot signal a candidate")?;
@@ -229,7 +232,7 @@ impl Stage {
                     return Ok(won);
                 }
                 Ok(Some(_)) => {}
-                Ok(None) => bail!("no candidate is left"),
+                Ok(None) => bail!("all candidates have ended"),
                 Err(_) if start.elapsed() > PATIENCE => {
                     bail!("no leader within {PATIENCE:?}")
                 }

@@ -304,11 +304,11 @@ impl Server {
                 let replace = move || backup::replace(&file, &dir, &encryption);
                 let (report, kept) = waiting::on_blocking(whom, replace).await??;
                 println!(
-                    "{} objects; revisions go on from {}",
+                    "{} objects; new revisions start above {}",
                     report.objects, report.revision
                 );
                 if let Some(kept) = kept {
-                    println!("the data from before are in {}", kept.display());
+                    println!("the previous data are in {}", kept.display());
                 }
                 Ok(0)
             }
@@ -453,7 +453,7 @@ impl Options {
         if let Some(retry) = self.retry_period {
             timing = timing.retry_period(retry);
         }
-        timing.build().context("these durations cannot work")
+        timing.build().context("invalid durations")
     }
 
     fn api(self, dir: &Path) -> Result<Builder> {

@@ -51,7 +51,9 @@ impl Ui {
         let secret = secret()?;
         let address = listener.local_addr()?;
         if !address.ip().is_loopback() {
-            eprintln!("tenure: {address} can be reached by others, without encryption");
+            eprintln!(
+                "tenure: warning: other machines can reach {address}, and the connection is not encrypted"
+            );
         }
         println!("http://{address}{PREFIX}#token={secret}");
         eprintln!("tenure: open that address in a browser; ^C ends it");
@@ -81,7 +83,7 @@ impl Ui {
 fn secret() -> Result<String> {
     let mut bytes = [0; 18];
     let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?;
+    filled.map_err(|_| anyhow::anyhow!("cannot get random numbers from the system"))?;
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 

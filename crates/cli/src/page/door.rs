@@ -225,7 +225,7 @@ fn connect(config: Config) -> Result<Client, Refusal> {
     let address = address_of(&config);
     tenure::work_client(config).map_err(|error| {
         let why = tenure::plain(&error);
-        let text = format!("cannot make a client for {address}: {why}");
+        let text = format!("cannot create a client for {address}: {why}");
         Refusal(StatusCode::BAD_GATEWAY, text)
     })
 }

@@ -46,15 +46,17 @@ pub(super) async fn check(
         findings.push(match missing {
             Err(error) => {
                 let error = tenure::plain(&error);
-                let summary = format!("to {what}: cannot ask for permissions: {error}");
+                let summary = format!("to {what}: cannot check permissions: {error}");
                 Finding::new("access", Level::Warn, summary)
             }
-            Ok(missing) if missing.is_empty() => {
-                Finding::new("access", Level::Ok, format!("to {what}: all granted"))
-            }
+            Ok(missing) if missing.is_empty() => Finding::new(
+                "access",
+                Level::Ok,
+                format!("to {what}: all permissions granted"),
+            ),
             Ok(missing) => {
                 let verbs: Vec<&str> = missing.iter().map(|(text, _)| text.as_str()).collect();
-                let summary = format!("to {what}: missing {}", verbs.join(", "));
+                let summary = format!("to {what}: missing permissions: {}", verbs.join(", "));
                 let finding = Finding::new("access", purpose.without, summary)
                     .figures(json!({ "missing": verbs }));
                 lacking.extend(missing.iter().map(|(_, need)| *need));
@@ -124,7 +126,7 @@ fn purposes(kind: LockKind) -> Vec<Purpose> {
     ];
     vec![
         Purpose {
-            what: "take part",
+            what: "campaign",
             without: Level::Fail,
             needs: each(&take_part),
             instead: Vec::new(),
@@ -203,7 +205,7 @@ fn role(namespace: &str, name: Option<&str>, missing: &[Need]) -> String {
         name.unwrap_or("elections"),
         &vec![(namespace.to_owned(), rules)],
     );
-    format!("this Role grants what is missing:\n{role}")
+    format!("this Role grants the missing permissions:\n{role}")
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ const NOTEWORTHY: f64 = 1.0;
 
 pub(super) fn check(measured: &Measured, seen: &[Seen]) -> Finding {
     if !measured.clock.is_known() {
-        let summary = "unknown: no answer of the API server told the time";
+        let summary = "unknown: no response of the API server contained a time";
         return Finding::new("clock", Level::Warn, summary);
     }
     let ahead = measured.clock.ahead().as_secs_f64();
@@ -27,9 +27,9 @@ pub(super) fn check(measured: &Measured, seen: &[Seen]) -> Finding {
         return Finding::new(
             "clock",
             Level::Warn,
-            format!("renewals of {holders} lie in the future of the API server"),
+            format!("the renewal times of {holders} are ahead of the API server's clock"),
         )
-        .advice("look at the clock (NTP) on the holder's machine; elections are not harmed")
+        .advice("check NTP on the holder's machine; elections do not depend on it")
         .figures(figures);
     }
     if ahead.abs() > NOTEWORTHY {
@@ -40,10 +40,10 @@ pub(super) fn check(measured: &Measured, seen: &[Seen]) -> Finding {
             Level::Warn,
             format!("the API server's clock is {by} {word} this machine's"),
         )
-        .advice("look at NTP on both; elections are not harmed, the times that people read are")
+        .advice("check NTP on both machines; displayed times are wrong, but elections do not depend on them")
         .figures(figures);
     }
-    let summary = "this machine and the API server agree within a second";
+    let summary = "the clocks of this machine and of the API server agree within a second";
     Finding::new("clock", Level::Ok, summary).figures(figures)
 }
 

@@ -17,8 +17,8 @@ pub(super) fn check(cgroup: Result<String, String>) -> Finding {
             let figures = json!({ "processTree": true, "cgroup": null, "reason": why });
             Finding::new("containment", Level::Ok, summary)
                 .advice(format!(
-                    "no control group can be made here ({why}); it would end even a command that \
-                     forks faster than /proc can be read"
+                    "cannot create a control group ({why}); with one, tenure run can also end a \
+                     command that forks faster than /proc can be read"
                 ))
                 .figures(figures)
         }

@@ -87,12 +87,12 @@ pub(super) fn check(measured: &Measured, retry: Duration) -> Finding {
         Finding::new("latency", Level::Fail, summary)
     } else if p99 * 2 > retry {
         Finding::new("latency", Level::Fail, summary).advice(format!(
-            "a retry period of {} leaves no room: choose longer durations",
+            "a retry period of {} is too short for this API server: choose longer durations",
             span(retry)
         ))
     } else if p99 * ROOM > retry {
         Finding::new("latency", Level::Warn, summary).advice(format!(
-            "a retry period of {} is short for this API server",
+            "a retry period of {} leaves little time for retries on this API server",
             span(retry)
         ))
     } else {

@@ -55,13 +55,13 @@ pub(super) async fn check(
     if twins.is_empty() {
         let span = output::span(observe.as_secs_f64());
         let unsure = if judged < renewals.len() {
-            "; --observe a longer time to judge slower ones"
+            "; use a longer --observe to check the others"
         } else {
             ""
         };
         let summary = format!(
-            "no sign of two processes with one identity in {span} ({judged} of {} holders renewed \
-             often enough to tell{unsure})",
+            "found no identity that two processes use, in {span} ({judged} of {} holders renewed often \
+             enough to check{unsure})",
             renewals.len()
         );
         let level = if judged == 0 {
@@ -72,7 +72,9 @@ pub(super) async fn check(
         return Finding::new("identity", level, summary).figures(figures);
     }
     Finding::new("identity", Level::Fail, twins.join("; "))
-        .advice("give every process its own --id; without one a random part is added")
+        .advice(
+            "give every process a different --id; without --id, each identity has a random part",
+        )
         .figures(figures)
 }
 
@@ -83,7 +85,7 @@ fn suspicion(times: &[Timestamp]) -> Option<String> {
         .map(|pair| pair[1].duration_since(pair[0]).as_secs_f64())
         .collect();
     if gaps.iter().any(|gap| *gap < 0.0) {
-        return Some("times of renewals go back: two clocks write them".into());
+        return Some("its renewal times go backwards, so two clocks write them".into());
     }
     if times.len() < ENOUGH {
         return None;
@@ -101,7 +103,7 @@ fn suspicion(times: &[Timestamp]) -> Option<String> {
     };
     let noise = noise(&odd, a).max(noise(&even, b));
     let apart = (a - b).abs() > 3.0 * noise && a.min(b) < 0.85 * a.max(b);
-    apart.then(|| "renewals come in two rhythms: two processes renew".into())
+    apart.then(|| "its renewals have two rhythms, so two processes renew it".into())
 }
 
 #[cfg(test)]

@@ -100,10 +100,10 @@ impl Program {
             _ => format!("one {flag}"),
         };
         if same_place {
-            format!("give all of them {both} until none of the old ones is left")
+            format!("start all candidates with {both} until the old ones have ended")
         } else {
             let flag = self.namespace;
-            format!("give all of them one {flag} ({place} is the old sidecar's)")
+            format!("start all candidates with the same {flag} (the old sidecar uses {place})")
         }
     }
 }

@@ -137,7 +137,7 @@ impl HealthGate {
         let request = request.map_err(|error| error.to_string())?;
         let pod = self.client.request::<Value>(request).await;
         let pod =
-            pod.map_err(|error| format!("cannot read the own pod: {}", tenure::plain(&error)))?;
+            pod.map_err(|error| format!("cannot read this pod: {}", tenure::plain(&error)))?;
         let ready =
             |condition: &Value| condition["type"] == self.ready && condition["status"] == "True";
         let conditions = pod["status"]["conditions"].as_array();

@@ -121,7 +121,7 @@ fn bind_socket(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
         Err(error) => return Err(error),
         Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
         Ok(_) => {
-            let why = "a file that is not a socket is there; remove it or use another path";
+            let why = "the path exists and is not a socket; remove it or use another path";
             return Err(std::io::Error::new(ErrorKind::AlreadyExists, why));
         }
     }
@@ -307,7 +307,7 @@ impl Site {
             _ => false,
         };
         if !private && !known {
-            let why = "step-down needs the token of --step-down-token-file, or a unix socket\n";
+            let why = "step-down needs the token in the file of --step-down-token-file, or a unix socket\n";
             return text(StatusCode::FORBIDDEN, "text/plain", why.into());
         }
         if !self.view.handle.is_leading() {

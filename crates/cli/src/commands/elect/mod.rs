@@ -115,7 +115,8 @@ impl Elect {
         let startup = Limit::begin(self.startup_timeout);
         let Some(connected) = startup.of(election::connect(&connect, &mut signals)).await else {
             let limit = span(self.startup_timeout.unwrap_or_default());
-            let why = format!("no API server and credentials for it within {limit}");
+            let why =
+                format!("cannot find an API server and get credentials for it within {limit}");
             return refuse(UNREACHABLE, &why);
         };
         let Ok(Connected {
@@ -161,7 +162,7 @@ impl Elect {
             };
             registry.register(
                 "tenure_leader_pod_overdue",
-                "Whether the pod of the leader for life should be gone and is not, or was never seen",
+                "1 if the pod of the leader for life still exists after its time to terminate, or was never seen; 0 otherwise",
                 undertaker.overdue.clone(),
             );
             undertaker
@@ -187,7 +188,7 @@ impl Elect {
                 Some(Err(why)) => return refuse(CONFIGURATION, &why),
                 None => {
                     let limit = span(self.startup_timeout.unwrap_or_default());
-                    let why = format!("cannot read the own pod within {limit}");
+                    let why = format!("cannot read this pod within {limit}");
                     return refuse(UNREACHABLE, &why);
                 }
             }
@@ -213,7 +214,7 @@ impl Elect {
         if self.dry_run {
             gate.close(Some("this is a dry run".to_owned()));
         } else if self.health.any() {
-            gate.close(Some("the first health check is still to come".to_owned()));
+            gate.close(Some("the first health check has not finished".to_owned()));
             let gate = HealthGate {
                 checks: self.health.clone(),
                 client,

@@ -80,7 +80,7 @@ impl Sidecar {
             tokio::select! {
                 event = self.candidate.next() => match event {
                     Some(event) => self.heard(event, &mut term),
-                    None => return refuse(1, &"the election has ended by itself"),
+                    None => return refuse(1, &"the election ended unexpectedly"),
                 },
                 asked = self.signals.next() => match asked {
                     // A second signal ends immediately.
@@ -125,7 +125,7 @@ impl Sidecar {
         let why = health.trouble();
         let why = why.map_or_else(|| "no answer".to_owned(), |t| t.to_string());
         let lock = self.view.handle.lock();
-        let why = format!("{lock} was not seen within {shown}: {why}");
+        let why = format!("cannot read {lock} within {shown}: {why}");
         Some((UNREACHABLE, why))
     }
 
@@ -271,7 +271,9 @@ impl Linger {
         let mut waited = Duration::ZERO;
         while waited < self.delay.unwrap_or_default() || self.is_running() {
             if share.term_left().is_zero() {
-                tracing::warn!("the lease cannot be kept any longer for other programs of the pod");
+                tracing::warn!(
+                    "cannot delay the release any longer: the lease expires, although other programs of the pod still run"
+                );
                 return;
             }
             tokio::time::sleep(STEP).await;

@@ -68,7 +68,10 @@ impl Provision {
         let mut signals = Signals::listen().context("signals")?;
         let shutdown = async move {
             let signal = signals.end().await;
-            tracing::info!(signal = values::signal_name(signal), "asked to stop");
+            tracing::info!(
+                signal = values::signal_name(signal),
+                "received a signal; stopping"
+            );
         };
         tenure_provisioner::run(options, config, shutdown).await?;
         Ok(0)

@@ -49,12 +49,12 @@ impl Old {
             (
                 &self.provisioner,
                 "--provisioner",
-                "the driver says its name itself",
+                "the name is read from the driver",
             ),
             (
                 &self.connection_timeout,
                 "--connection-timeout",
-                "connecting may take 30 s; --timeout bounds calls",
+                "it is always 30 s; --timeout limits calls",
             ),
             (
                 &self.provisioning_retry_count,
@@ -94,11 +94,11 @@ impl Old {
             ("--automaxprocs", &self.automaxprocs),
         ];
         for (flag, _) in ours.into_iter().filter(|(_, given)| given.is_some()) {
-            tracing::warn!("{flag} means nothing to this program");
+            tracing::warn!("{flag} has no effect");
         }
         if self.enable_pprof {
             tracing::warn!(
-                "--enable-pprof: Go's profiles are not to be had; /debug/pprof says what to use instead"
+                "--enable-pprof has no effect: this program has no Go profiles; GET /debug/pprof lists alternatives"
             );
         }
         let kind = self.lock_kind()?;
@@ -108,10 +108,10 @@ impl Old {
                 tracing::warn!("--leader-election-type is deprecated: leases are the default");
             }
             (Some(_), LockKind::EndpointsLeases) => tracing::info!(
-                "--leader-election-type=endpointsleases: remove it when no replica uses endpoints any more"
+                "--leader-election-type=endpointsleases: remove the flag when no replica uses endpoints"
             ),
             (Some(_), _) => tracing::warn!(
-                "--leader-election-type=endpoints is deprecated: move to leases by way of endpointsleases"
+                "--leader-election-type=endpoints is deprecated: first change all replicas to endpointsleases, then remove the flag"
             ),
         }
         Ok(())

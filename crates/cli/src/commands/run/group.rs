@@ -178,9 +178,7 @@ impl Group {
         }
         self.signal(Signal::CONT);
         if by == Signal::TSTP.as_raw() {
-            eprintln!(
-                "tenure: the command goes on: a leader that sleeps would keep others from leading"
-            );
+            eprintln!("tenure: ignored ^Z: a suspended leader would keep others from leading");
         }
         true
     }

@@ -73,7 +73,7 @@ impl Run {
             let error = std::process::Command::new(&self.command[0])
                 .args(&self.command[1..])
                 .exec();
-            return Err(error).context("cannot become the command");
+            return Err(error).context("cannot run the command");
         }
         let log = EventLog::open(self.output_events.as_deref(), &self.election.election);
         let (timing, log) = match (self.election.check(), log) {
@@ -86,7 +86,7 @@ impl Run {
         if let Some(least) = self.min_validity.filter(|least| *least >= timing.guard()) {
             let most = timing.guard();
             let (least, most) = (span(least), span(most));
-            eprintln!("tenure: --min-validity {least} is never left: use less than {most}");
+            eprintln!("tenure: --min-validity {least} can never be met: use less than {most}");
             return Ok(USAGE);
         }
         let began = jiff::Timestamp::now();
@@ -94,7 +94,7 @@ impl Run {
         let mut signals = Signals::listen()?;
         let connected = wait.of(election::connect(connect, &mut signals)).await;
         let Some(connected) = connected.transpose()? else {
-            return Ok(self.unanswered("no API server and credentials for it"));
+            return Ok(self.unanswered("cannot find an API server and get credentials for it"));
         };
         let connected = match connected {
             Ok(connected) => connected,

@@ -201,7 +201,7 @@ impl Slot {
             match Rules::default().may_use(self.slot, self.read(limit).await, led) {
                 Start::Yes => return None,
                 Start::Gone(left) => {
-                    let why = format!("{}: start it again with that", self.has(left));
+                    let why = format!("{}; restart with this number", self.has(left));
                     return Some((USAGE, why));
                 }
                 Start::Led => return Some((USAGE, self.place.is_led(&holder.unwrap_or_default()))),
@@ -229,7 +229,7 @@ impl Slot {
 
     fn has(&self, left: u32) -> String {
         let election = &self.place.election;
-        format!("the election {election} has --slots {left} by now")
+        format!("the number of slots of election {election} was changed to {left}")
     }
 
     /// Returns the number of slots, if there is one; the outer `None` means that there was no response.
@@ -405,7 +405,7 @@ mod tests {
         );
         assert_eq!(slot.refusal(LIMIT).await, Some((USAGE, why.to_owned())));
         let removed = Slot::new(place, 2, LIMIT);
-        let why = "the election e has --slots 2 by now";
+        let why = "the number of slots of election e was changed to 2";
         assert_eq!(removed.gone(LIMIT).await.as_deref(), Some(why));
         let why = format!("{why}: start it again with that");
         assert_eq!(removed.refusal(LIMIT).await, Some((USAGE, why)));

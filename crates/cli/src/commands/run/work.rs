@@ -168,7 +168,7 @@ impl Work {
                     if let Some(slot) = &self.slot
                         && let Some(why) = slot.gone(HEARTBEAT * 5).await
                     {
-                        eprintln!("tenure: not started again: {why}");
+                        eprintln!("tenure: did not restart the command: {why}");
                         return End::Exited(exit);
                     }
                     if SystemClock.now().local.since(started) > STEADY {
@@ -361,7 +361,7 @@ impl Longing {
     fn look(&mut self, stands_still: bool, now: LocalTime, group: Group) {
         if stands_still && !std::mem::replace(&mut self.said, true) {
             eprintln!(
-                "tenure: the command stands still: it wants the terminal, which it has only in the foreground"
+                "tenure: the command is stopped, because it needs the terminal; run it in the foreground"
             );
         }
         if stands_still {

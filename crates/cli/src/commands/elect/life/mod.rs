@@ -95,13 +95,13 @@ fn stage(object: &Value, now: Timestamp) -> PodStage {
 /// Configures an election for life. Returns the problem if the flags contradict that.
 pub(super) fn prepare(election: &mut Election, own: &OwnPod) -> Result<(), &'static str> {
     if election.lock != LockKind::Leases {
-        return Err("--mode=for-life keeps its lock in a Lease: leave --lock out");
+        return Err("--mode=for-life always uses a Lease: remove --lock");
     }
     if election.id.is_some() {
-        return Err("--mode=for-life names the leader by its pod: leave --id out");
+        return Err("--mode=for-life uses the pod as the identity: remove --id");
     }
     if election.has_durations() {
-        return Err("--mode=for-life has no durations: leave them out");
+        return Err("--mode=for-life does not use durations: remove them");
     }
     let namespace = &mut election.election_namespace;
     if namespace.get_or_insert_with(|| own.namespace.clone()) != &own.namespace {

@@ -122,7 +122,7 @@ impl OwnPod {
                 pod = self.pod.name,
                 namespace = self.namespace,
                 error = failed,
-                "cannot read the own pod; not campaigning before"
+                "cannot read this pod; not campaigning until it can be read"
             );
             tokio::time::sleep(AGAIN).await;
         }

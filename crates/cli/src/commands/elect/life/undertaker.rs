@@ -76,7 +76,7 @@ impl Undertaker {
             leader.clone_into(warned);
             tracing::warn!(
                 leader,
-                "the leader is no pod of this mode: it is waited for until its lease runs out"
+                "the leader does not use --mode=for-life; waiting until its lease expires"
             );
         }
         pod
@@ -96,7 +96,7 @@ impl Undertaker {
                 Ok(Some(freed)) => {
                     self.overdue.set(0);
                     if freed {
-                        tracing::info!(pod, "the leader's pod is no more: its lock is free");
+                        tracing::info!(pod, "the leader's pod has ended; released its lock");
                     }
                     return;
                 }
@@ -107,7 +107,7 @@ impl Undertaker {
                     tracing::warn!(
                         pod,
                         error = api::plain(&error),
-                        "cannot look after the leader's pod"
+                        "cannot observe the leader's pod"
                     );
                     tokio::time::sleep(AGAIN).await;
                 }
@@ -194,14 +194,13 @@ impl Undertaker {
             _ if self.overdue.set(overdue) == overdue => {}
             Verdict::Overdue => tracing::warn!(
                 pod,
-                "the leader's pod should be gone and is not: nobody leads until it is deleted"
+                "the leader's pod still exists after its time to terminate; nobody leads until it is deleted"
             ),
             Verdict::NeverSeen => tracing::warn!(
                 pod,
                 uid = vigil.pod().uid,
-                "the leader's pod was never seen: it may run under another name; nobody else leads until an \
-                 operator has made sure that it has ended, removes the annotation tenure.dev/term of the Lease and \
-                 empties holderIdentity"
+                "the leader's pod was never seen, and may run under another name; nobody else leads before an \
+                 operator ends it, removes the annotation tenure.dev/term of the Lease and empties holderIdentity"
             ),
             Verdict::Unknown | Verdict::Alive | Verdict::Dead => {}
         }

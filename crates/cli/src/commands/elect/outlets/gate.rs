@@ -27,7 +27,7 @@ impl Gate {
     /// Updates the condition until the queue is closed.
     pub(crate) async fn serve(self, queue: Queue) {
         let mut rounds = Rounds::new(queue);
-        let what = format!("keep the readiness gate of pod {}", self.pod);
+        let what = format!("update the readiness gate of pod {}", self.pod);
         // If the time is unchanged too, the API server has nothing to write.
         let mut since = (false, Timestamp::now());
         while let Some(round) = rounds.next().await {

@@ -200,7 +200,7 @@ impl ProcessSignal {
         if !found {
             tracing::warn!(
                 name = self.name,
-                "no such process to signal; a pod needs shareProcessNamespace"
+                "found no process to signal; in a pod, set shareProcessNamespace"
             );
         }
     }

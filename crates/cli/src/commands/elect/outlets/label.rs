@@ -39,7 +39,7 @@ impl Label {
     /// Updates the labels until the queue is closed.
     pub(crate) async fn serve(self, queue: Queue) {
         let mut rounds = Rounds::new(queue);
-        let what = format!("keep the leader label of pod {}", self.pod);
+        let what = format!("update the leader label of pod {}", self.pod);
         // Once the label is set, a failure of a later check is not a reason to step down.
         let mut set = false;
         while let Some(round) = rounds.next().await {
@@ -47,7 +47,9 @@ impl Label {
             let leading = self.handle.is_leading();
             set = leading && (done || set);
             if self.required && leading && !set {
-                tracing::warn!("giving up leadership, as --label-required asks");
+                tracing::warn!(
+                    "stepping down: cannot set the leader label, and --label-required is set"
+                );
                 self.handle.step_down(Duration::from_secs(30));
             }
         }

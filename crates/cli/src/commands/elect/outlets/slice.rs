@@ -36,7 +36,7 @@ impl Slice {
     /// Updates the slice until the queue is closed.
     pub(crate) async fn serve(self, queue: Queue) {
         let mut rounds = Rounds::new(queue);
-        let what = format!("keep the EndpointSlice of service {}", self.service);
+        let what = format!("update the EndpointSlice of service {}", self.service);
         let mut led = false;
         while let Some(round) = rounds.next().await {
             let leading = self.handle.tenure().filter(|tenure| tenure.is_leading());
@@ -85,7 +85,8 @@ impl Slice {
             self.namespace, self.service
         );
         let service = self.get(&path).await?;
-        let service = service.with_context(|| format!("there is no service {}", self.service))?;
+        let service =
+            service.with_context(|| format!("service {} does not exist", self.service))?;
         let ports = service["spec"]["ports"]
             .as_array()
             .cloned()

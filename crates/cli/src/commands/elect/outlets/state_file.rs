@@ -19,7 +19,7 @@ pub(crate) async fn serve(path: PathBuf, mut queue: Queue) {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(error))) => warn(&path, &error.to_string()),
             Ok(Err(error)) => warn(&path, &error.to_string()),
-            Err(_) => warn(&path, "the disk does not answer"),
+            Err(_) => warn(&path, "the disk did not respond in time"),
         }
     }
 }

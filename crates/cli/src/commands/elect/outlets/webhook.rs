@@ -95,7 +95,11 @@ impl Target {
                 Err(_) => "no answer in time".to_owned(),
             };
             if attempt == ATTEMPTS {
-                tracing::warn!(url = self.shown, why, "gave up on the webhook");
+                tracing::warn!(
+                    url = self.shown,
+                    why,
+                    "the webhook still fails; not retrying"
+                );
                 return;
             }
             tracing::debug!(url = self.shown, why, "the webhook failed");

@@ -47,7 +47,10 @@ impl Runner {
         };
         let noted = finish::note_completed(&self.client, &entry.notes, term.identity());
         if let Err(error) = noted.await {
-            eprintln!("tenure: others may do it again: {}", api::plain(&error));
+            eprintln!(
+                "tenure: cannot record the completed work, so another candidate may repeat it: {}",
+                api::plain(&error)
+            );
         }
     }
 
