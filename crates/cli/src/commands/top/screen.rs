@@ -41,7 +41,8 @@ pub(super) struct Screen {
     /// The filtered and sorted rows.
     pub(super) rows: Vec<Seen>,
     pub(super) all: usize,
-    pub(super) held: usize,
+    /// The states of the elections with their numbers; `held` first.
+    pub(super) states: Vec<(&'static str, usize)>,
     pub(super) ready: bool,
     pub(super) trouble: Option<String>,
     pub(super) sort: Sort,
@@ -60,7 +61,7 @@ impl Screen {
             server,
             rows: Vec::new(),
             all: 0,
-            held: 0,
+            states: Vec::new(),
             ready: false,
             trouble: None,
             sort: Sort::Name,
@@ -76,7 +77,10 @@ impl Screen {
     /// Shows a new state.
     pub(super) fn show(&mut self, mut rows: Vec<Seen>, ready: bool, trouble: Option<String>) {
         self.all = rows.len();
-        self.held = rows.iter().filter(|row| row.state == "held").count();
+        let count = |state| rows.iter().filter(|row| row.state == state).count();
+        self.states = ["held", "paused", "expired", "free"]
+            .map(|state| (state, count(state)))
+            .to_vec();
         (self.ready, self.trouble) = (ready, trouble);
         let filter = self.filter.to_lowercase();
         rows.retain(|row| {

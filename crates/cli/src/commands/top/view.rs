@@ -21,7 +21,10 @@ const HELP: [(&str, &str); 17] = [
         "PgUp PgDn, g G",
         "move by a page, to the first, to the last",
     ),
-    ("n h a l t", "sort by name, holder, age, left, transitions"),
+    (
+        "n h a l t",
+        "sort by name, holder, age, time left, number of changes",
+    ),
     ("", "the same key again reverses the order"),
     ("/", "filter by namespace, name or holder"),
     ("d", "ask the leader of the selected election to step down"),
@@ -106,13 +109,17 @@ fn help(frame: &mut Frame<'_>, area: Rect) {
 }
 
 fn headline(screen: &Screen, width: usize) -> Paragraph<'static> {
-    let free = screen.all - screen.held;
+    let plural = if screen.all == 1 { "" } else { "s" };
     let mut parts = vec![
         Span::styled("tenure", Style::new().add_modifier(Modifier::BOLD)),
-        Span::raw(format!("  {} elections, {} held", screen.all, screen.held)),
+        Span::raw(format!("  {} election{plural}", screen.all)),
     ];
-    if free > 0 {
-        parts.push(Span::styled(format!(", {free} not"), colour(Color::Yellow)));
+    for (state, count) in screen.states.iter().filter(|(_, count)| *count > 0) {
+        let style = match *state {
+            "held" => Style::new(),
+            _ => colour(Color::Yellow),
+        };
+        parts.push(Span::styled(format!(", {count} {state}"), style));
     }
     if !screen.filter.is_empty() {
         parts.push(Span::raw(format!(
@@ -334,7 +341,7 @@ mod tests {
         let mut screen = screen(vec![row("web", "alice", 4.0, 3), row("db", "", -1.0, 7)]);
         let lines = drawn(&mut screen, 110, 6);
         assert!(
-            lines[0].starts_with("tenure  2 elections, 1 held, 1 not  live from here"),
+            lines[0].starts_with("tenure  2 elections, 1 held, 1 expired  live from here"),
             "{lines:?}"
         );
         assert!(lines[1].contains("ELECTION ▾"), "{lines:?}");
@@ -407,6 +414,14 @@ mod tests {
         screen.message = Some(format!("cannot patch: {}", "forbidden ".repeat(30)));
         let lines = drawn(&mut screen, 80, 24);
         assert!(lines[21].starts_with("cannot patch") && lines[23].ends_with('…'));
+    }
+
+    #[test]
+    fn control_characters_of_a_holder_are_escaped() {
+        let mut screen = screen(vec![row("web", "a\u{1b}[2J\u{202e}b", 4.0, 3)]);
+        let all = drawn(&mut screen, 100, 6).join("\n");
+        assert!(all.contains("a\\u{1b}[2J\\u{202e}b"), "{all}");
+        assert!(all.starts_with("tenure  1 election, 1 held  live"), "{all}");
     }
 
     #[test]
