@@ -76,6 +76,12 @@ impl Voice {
         );
     }
 
+    /// Reports the start of an observer, which never campaigns.
+    pub(crate) fn observing(&self) {
+        let text = format!("observing {}; --dry-run never campaigns", self.place);
+        say!(info, self, text, "observing");
+    }
+
     /// Reports another holder. `notes` contains its record.
     pub(crate) fn waiting(&self, holder: &str, notes: &Notes) {
         let left = SignedDuration::try_from(notes.valid_for()).unwrap_or_default();
@@ -263,6 +269,7 @@ mod tests {
             .finish();
         tracing::subscriber::with_default(log, || {
             let voice = Voice::new("shop", "web");
+            voice.observing();
             voice.vacant("alice");
             voice.paused();
             voice.released();
@@ -287,7 +294,7 @@ mod tests {
                 "{line}"
             );
         }
-        assert_eq!(written.lines().count(), 7, "{written}");
+        assert_eq!(written.lines().count(), 8, "{written}");
     }
 
     #[test]

@@ -282,7 +282,9 @@ impl Elect {
     /// Prints that this candidate campaigns, or observes only.
     fn announce(&self, elector: &Elector, voice: &Voice) {
         let timing = elector.timing();
-        if !self.dry_run {
+        if self.dry_run {
+            voice.observing();
+        } else {
             voice.campaigning(elector.handle().identity(), timing, None);
         }
         tracing::debug!(
