@@ -46,7 +46,6 @@ impl Status {
             return self.follow(&client, namespace, &server).await;
         }
         let rows = waiting::on(&server, self.read(&client, namespace.as_deref())).await?;
-        self.print(&rows, namespace.is_none())?;
         if rows.is_empty() && self.output.is_table() {
             let place = namespace.map_or("any namespace".into(), |n| format!("namespace {n}"));
             match &*self.name {
@@ -56,6 +55,8 @@ impl Status {
                 }
                 None => eprintln!("no elections in {place}"),
             }
+        } else {
+            self.print(&rows, namespace.is_none())?;
         }
         Ok(u8::from(rows.is_empty() && self.name.is_some()))
     }
