@@ -288,6 +288,13 @@ fn starting(table: &mut Table) {
     );
     table.row(
         As::Admin,
+        "run --election=s --lease-duration=5s -- true",
+        64,
+        &["tenure: invalid election timing: lease duration 5s must be greater than renew deadline 10s; change \
+           these durations, or set all of them with --ttl"],
+    );
+    table.row(
+        As::Admin,
         "run --election=s --kubeconfig=none -- true",
         125,
         &["tenure: cannot read kubeconfig none: no such file or directory"],
@@ -370,6 +377,13 @@ fn waiting(table: &mut Table) {
             "tenure: not elected in held within 2s: holder leads",
         ],
     );
+    let observer = table.start(&["elect", "--election=dry", "--dry-run"]);
+    table.says(&observer, "observing");
+    table.checked(
+        &observer,
+        &["tenure: observing default/dry; --dry-run never campaigns"],
+    );
+    drop(observer);
     let unhealthy = table.start(&["elect", "--election=h", "--health-cmd=false"]);
     table.says(&unhealthy, "not campaigning");
     table.checked(

@@ -151,7 +151,7 @@ fn server_takes_the_durations_of_its_election() {
     };
     let mut wrong = start(&["--lease-duration=5s", "--renew-deadline=5s"]);
     assert_eq!(ends(&mut wrong).code(), Some(1));
-    says(&wrong, "invalid durations");
+    says(&wrong, "invalid election timing");
     let process = start(&[
         "--lease-duration=6s",
         "--renew-deadline=3s",

@@ -211,7 +211,10 @@ pub(crate) fn address_of(config: &Config) -> String {
 
 /// Reads the files of `KUBECONFIG`, if it is set.
 fn from_environment() -> Result<Option<Kubeconfig>> {
-    Kubeconfig::from_env().map_err(|error| unreadable(error, "KUBECONFIG"))
+    Kubeconfig::from_env().map_err(|error| {
+        let files = std::env::var_os("KUBECONFIG").unwrap_or_default();
+        unreadable(error, &format!("KUBECONFIG={}", files.display()))
+    })
 }
 
 /// Adds the file to an error of kube, or `whole` if the error does not name one. kube prints the path in its debug form.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use kube::Client;
 use rustix::process::Signal;
@@ -132,7 +132,9 @@ impl Election {
         if let Some(timeout) = self.request_timeout {
             timing = timing.request_timeout(timeout);
         }
-        timing.build().context("invalid durations")
+        timing.build().map_err(|error| {
+            anyhow::anyhow!("{error}; change these durations, or set all of them with --ttl")
+        })
     }
 
     fn timed(&self, mut builder: Builder) -> Builder {

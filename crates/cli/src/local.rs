@@ -157,7 +157,7 @@ pub(crate) fn start_server(args: &[OsString]) -> u8 {
 
 fn note(why: &str, verb: &str, instance: &Instance) {
     eprintln!(
-        "tenure: {why}; {verb} the local server at {} (other machines cannot see it)",
+        "tenure: {verb} the local server at {} ({why}; other machines cannot see it)",
         instance.url
     );
 }

@@ -276,8 +276,9 @@ impl Stage {
             if let (Some(least), Some(most)) = (times.first(), times.last()) {
                 let span = |time: &Duration| output::span(time.as_secs_f64());
                 println!(
-                    "{what:<34} {:>2} times, {} to {}, median {}",
+                    "{what:<34} {:>2} hand-over{}, {} to {}, median {}",
                     times.len(),
+                    if times.len() == 1 { "" } else { "s" },
                     span(least),
                     span(most),
                     span(&times[times.len() / 2])

@@ -453,7 +453,7 @@ impl Options {
         if let Some(retry) = self.retry_period {
             timing = timing.retry_period(retry);
         }
-        timing.build().context("invalid durations")
+        Ok(timing.build()?)
     }
 
     fn api(self, dir: &Path) -> Result<Builder> {

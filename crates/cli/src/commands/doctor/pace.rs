@@ -59,8 +59,8 @@ pub(super) fn check(measured: &Measured, retry: Duration) -> Finding {
         timing.retry_period(),
     );
     let summary = format!(
-        "reads take p50 {:.1} ms, p90 {:.1} ms, p99 {:.1} ms, worst {:.1} ms; the shortest sensible \
-         durations are {} / {} / {}",
+        "reads take p50 {:.1} ms, p90 {:.1} ms, p99 {:.1} ms, worst {:.1} ms; the shortest \
+         durations for this latency are lease duration {}, renew deadline {}, retry period {}",
         millis(p50),
         millis(p90),
         millis(p99),

@@ -64,12 +64,13 @@ pub(super) async fn check(
              enough to check{unsure})",
             renewals.len()
         );
-        let level = if judged == 0 {
-            Level::Skipped
-        } else {
-            Level::Ok
-        };
-        return Finding::new("identity", level, summary).figures(figures);
+        if judged == 0 {
+            let summary = format!(
+                "not checked: nobody renewed often enough in {span}; use a longer --observe"
+            );
+            return Finding::new("identity", Level::Skipped, summary).figures(figures);
+        }
+        return Finding::new("identity", Level::Ok, summary).figures(figures);
     }
     Finding::new("identity", Level::Fail, twins.join("; "))
         .advice(

@@ -56,7 +56,7 @@ pub(crate) struct Provision {
     /// File system of volumes whose class names none
     #[arg(long, value_name = "FS", default_value = "")]
     pub(super) default_fstype: String,
-    /// Mark volumes that can only be read as read-only
+    /// Publish volumes of claims with read-only access modes as read-only
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) controller_publish_readonly: bool,
     /// Require permission to restore a snapshot in another volume mode
@@ -97,7 +97,7 @@ pub(crate) struct Provision {
     /// Path of the metrics
     #[arg(long, value_name = "PATH", default_value = "/metrics")]
     pub(super) metrics_path: String,
-    /// Keep claims until no volume can be lost even if this process dies
+    /// Keep a claim until its volume object exists, so that a crash leaks no storage
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) provision_journal: bool,
     /// Annotate volumes with the fencing token of the term
