@@ -153,8 +153,10 @@ impl Board {
     /// Returns the reason why the board is out of date or empty.
     pub(crate) fn trouble(&self) -> Option<String> {
         let words = |map: &BTreeMap<&str, String>| {
-            let first = map.iter().next();
-            first.map(|(kind, why)| format!("{kind}: {why}"))
+            // Most elections use leases.
+            let leases = map.get_key_value("leases");
+            let (kind, why) = leases.or_else(|| map.iter().next())?;
+            Some(format!("cannot read {kind}: {why}"))
         };
         let locks = |map: &BTreeMap<&str, String>| map.keys().filter(|k| **k != "events").count();
         let blind = self.rows.is_empty() && locks(&self.refused) > 0 && self.is_ready();

@@ -99,7 +99,7 @@ function take(event, data) {
     rows.set(key, election);
   }
   ready = ready || data.ready;
-  if (live) notice(data.trouble ? 'The API server cannot be watched: ' + data.trouble : '');
+  if (live) notice(data.trouble ? 'The state can be out of date: ' + data.trouble : '');
   drawSoon();
 }
 

@@ -51,13 +51,17 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let area = frame.area();
     let (lines, style) = bottom(screen, usize::from(area.width));
     let height = u16::try_from(lines.len()).unwrap_or(1);
-    let [head, body, foot] = Layout::vertical([
+    let why = trouble(screen, usize::from(area.width));
+    let [head, above, body, foot] = Layout::vertical([
         Constraint::Length(1),
+        Constraint::Length(u16::try_from(why.len()).unwrap_or(0)),
         Constraint::Min(3),
         Constraint::Length(height),
     ])
     .areas(area);
     frame.render_widget(headline(screen, usize::from(area.width)), head);
+    let why: Vec<Line<'_>> = why.into_iter().map(Line::from).collect();
+    frame.render_widget(Paragraph::new(why).style(colour(Color::Red)), above);
     if screen.rows.is_empty() {
         let text = match (screen.ready, screen.all) {
             (false, _) => "looking for elections",
@@ -128,12 +132,10 @@ fn headline(screen: &Screen, width: usize) -> Paragraph<'static> {
             screen.rows.len()
         )));
     }
+    let server = &screen.server;
     parts.push(match &screen.trouble {
-        Some(why) => {
-            let why = output::escaped(why);
-            Span::styled(format!("  out of date: {why}"), colour(Color::Red))
-        }
-        None => Span::styled(format!("  live from {}", screen.server), faint()),
+        Some(_) => Span::styled(format!("  out of date from {server}"), colour(Color::Red)),
+        None => Span::styled(format!("  live from {server}"), faint()),
     });
     let mut room = width;
     for part in &mut parts {
@@ -141,6 +143,15 @@ fn headline(screen: &Screen, width: usize) -> Paragraph<'static> {
         room = room.saturating_sub(part.width());
     }
     Paragraph::new(Line::from(parts))
+}
+
+/// Returns the lines that say why the screen is out of date. They are wrapped, because the cause is at the end.
+fn trouble(screen: &Screen, width: usize) -> Vec<String> {
+    let Some(why) = &screen.trouble else {
+        return Vec::new();
+    };
+    let text = format!("{}; retrying", output::escaped(why));
+    columns::wrap(&text, width, MOST_LINES)
 }
 
 fn table(screen: &Screen, width: usize) -> Table<'static> {
@@ -431,7 +442,13 @@ mod tests {
         screen.show(vec![row("web", "alice", 4.0, 3)], false, trouble);
         assert!(drawn(&mut screen, 20, 6)[0].starts_with("tenure"));
         assert!(drawn(&mut screen, 20, 6)[0].ends_with('…'));
-        assert!(drawn(&mut screen, 100, 6)[0].contains("out of date: refused"));
+        let lines = drawn(&mut screen, 100, 6);
+        assert!(lines[0].contains("out of date from here"), "{lines:?}");
+        assert!(lines[1].starts_with("refused; retrying"), "{lines:?}");
+        let why = "cannot read leases: cannot connect to 127.0.0.1:6443: connection refused";
+        screen.trouble = Some(why.repeat(2));
+        let all = drawn(&mut screen, 80, 24).join(" ");
+        assert!(all.contains("connection refused; retrying"), "{all}");
         for width in 1..12 {
             drawn(&mut screen, width, 2);
         }
