@@ -147,7 +147,7 @@ const scenarios = {
     const names = await dialog.getByLabel('Hand over to').locator('option').allTextContents();
     assert.equal(names.length, 3);
     assert.equal(names[0], 'Any other candidate');
-    assert.match(names[1], new RegExp(`^${first} \\(led until .*, crashed or lost its network\\)$`));
+    assert.match(names[1], new RegExp(`^${first} \\(led until .*, crashed or cut off\\)$`));
     await dialog.getByLabel('Hand over to').selectOption('Another candidate\u2026');
     await dialog.getByRole('button', { name: 'Step down' }).click();
     await dialog.getByText('Enter the identity of a candidate.').waitFor();
@@ -161,7 +161,7 @@ const scenarios = {
     const terms = page.getByRole('dialog', { name: `Terms of ${web}` });
     await terms.getByText('an operator ordered it to step down').waitFor();
     const killed = terms.getByRole('listitem').filter({ has: page.locator('strong', { hasText: new RegExp(`^${first}$`) }) });
-    assert.match(await killed.innerText(), /crashed or lost its network/);
+    assert.match(await killed.innerText(), /crashed or cut off/);
     await audited(page, 'the terms');
     await picture(page, 'terms');
     await terms.getByRole('button', { name: 'Close' }).click();
@@ -209,7 +209,7 @@ const scenarios = {
     assert.ok(gap >= 4 && before < 1, `a gap is free of terms: ${gap} px, ${before} px`);
     // One range and one legend for all.
     assert.equal(await page.getByRole('list', { name: 'Legend of the timelines' }).count(), 1);
-    assert.match(await page.getByRole('list', { name: 'Legend of the timelines' }).textContent(), /no leader.*crashed or lost its network.*no record/);
+    assert.match(await page.getByRole('list', { name: 'Legend of the timelines' }).textContent(), /no leader.*crashed or cut off.*no record/);
     assert.equal(await page.locator('#since').textContent(), '15 min ago');
     const width = name => row(name).locator('.line').evaluate(e => e.querySelector('.term').getBoundingClientRect().width / e.getBoundingClientRect().width);
     const wide = await width('e00');

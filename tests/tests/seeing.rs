@@ -160,7 +160,7 @@ fn history_shows_every_term_with_its_holder_and_reason() {
     let ended = |i: usize| terms[i]["ended"].as_str().unwrap_or_default();
     assert_eq!(ended(0), "an operator ordered it to step down");
     assert_eq!(ended(1), "it was shut down");
-    assert_eq!(ended(2), "crashed or lost its network", "{report}");
+    assert_eq!(ended(2), "crashed or cut off", "{report}");
     // The term ended with its lease, which is before the next one.
     let seconds = |i: usize, key: &str| terms[i][key].as_str().unwrap()[..19].to_owned();
     assert!(seconds(2, "from") < seconds(2, "to") && seconds(2, "to") <= seconds(3, "from"));

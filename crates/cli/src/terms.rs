@@ -36,10 +36,10 @@ const SHORTEST_GAP: SignedDuration = SignedDuration::from_secs(1);
 const MEMORY: usize = 200;
 
 /// Reason of a term without an end Event.
-const SILENT: &str = "crashed or lost its network";
+const SILENT: &str = "crashed or cut off";
 
 /// The same, if nobody has taken over since.
-const UNFOLLOWED: &str = "crashed or lost its network; nobody has taken over";
+const UNFOLLOWED: &str = "crashed or cut off; nobody has taken over";
 
 /// A statement of a candidate about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -129,7 +129,7 @@ function drawLegend(elections) {
     li.querySelector('.term').style.background = 'linear-gradient(90deg, var(--h0) 33%, var(--h1) 33% 66%, var(--h2) 66%)';
     items.push(li);
   }
-  const cut = item('crashed or lost its network', 'term', 'cut');
+  const cut = item('crashed or cut off', 'term', 'cut');
   cut.querySelector('.term').style.background = 'var(--edge)';
   items.push(item('no leader', 'gap'), cut, item('no record'));
   const words = items.map(i => i.textContent).join('\n');
@@ -156,8 +156,8 @@ function fillTerms() {
     const length = p.from === null ? '' : span(((p.to === null ? now : p.to) - p.from) / 1000);
     li.append(swatch, element(p.gap ? 'span' : 'strong', '', p.gap ? 'no leader' : p.holder), element('span', 'number when', length));
     li.append(element('div', 'when', clock(p.from) + ' to ' + (p.to === null ? 'now' : clock(p.to))));
-    if (p.abrupt) { const badges = element('div', 'badges'); badges.append(element('span', 'badge bad', 'crashed or lost its network')); li.append(badges); }
-    if (p.ended && p.ended !== 'crashed or lost its network') li.append(element('div', 'when', p.ended));
+    if (p.abrupt) { const badges = element('div', 'badges'); badges.append(element('span', 'badge bad', 'crashed or cut off')); li.append(badges); }
+    if (p.ended && p.ended !== 'crashed or cut off') li.append(element('div', 'when', p.ended));
     return li;
   });
   const list = $('terms-list'), top = list.scrollTop;
