@@ -380,26 +380,24 @@ fn peek(response: Response<Body>) -> (Response<Body>, Bytes) {
     if exact.is_none_or(|size| size > MOST_RESPONSE) {
         return (Response::from_parts(parts, body), Bytes::new());
     }
-    let (body, bytes) = match body.frame().now_or_never() {
-        None => (body, Bytes::new()),
-        Some(None) => (body, Bytes::new()),
-        Some(Some(frame)) => {
-            let data = frame
-                .as_ref()
-                .ok()
-                .and_then(|frame| frame.data_ref().cloned());
-            match data {
-                Some(data) if exact == Some(data.len() as u64) => {
-                    let whole = Full::new(data.clone()).map_err(|never| match never {});
-                    (whole.boxed_unsync(), data)
-                }
-                _ => {
-                    let first = futures_util::stream::iter([frame]);
-                    let frames = first.chain(BodyStream::new(body));
-                    (StreamBody::new(frames).boxed_unsync(), Bytes::new())
-                }
-            }
-        }
+    let (mut frames, mut size) = (Vec::new(), 0);
+    while let Some(Some(frame)) = body.frame().now_or_never() {
+        let data = frame.as_ref().ok().and_then(Frame::data_ref);
+        size += data.map_or(0, Bytes::len) as u64;
+        frames.push(frame);
+    }
+    let (body, bytes) = if exact == Some(size) {
+        let data = frames.into_iter().flatten();
+        let mut data: Vec<Bytes> = data.filter_map(|frame| frame.into_data().ok()).collect();
+        let whole = match data.len() {
+            1 => data.swap_remove(0),
+            _ => data.concat().into(),
+        };
+        let body = Full::new(whole.clone()).map_err(|never| match never {});
+        (body.boxed_unsync(), whole)
+    } else {
+        let frames = futures_util::stream::iter(frames).chain(BodyStream::new(body));
+        (StreamBody::new(frames).boxed_unsync(), Bytes::new())
     };
     (Response::from_parts(parts, body), bytes)
 }

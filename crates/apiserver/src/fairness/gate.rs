@@ -439,25 +439,6 @@ impl Charge {
         self.amount += amount;
         Ok(())
     }
-
-    /// Keeps the charge as long as these bytes.
-    pub(crate) fn attach(self, bytes: bytes::Bytes) -> bytes::Bytes {
-        bytes::Bytes::from_owner(Charged {
-            bytes,
-            _charge: self,
-        })
-    }
-}
-
-struct Charged {
-    bytes: bytes::Bytes,
-    _charge: Charge,
-}
-
-impl AsRef<[u8]> for Charged {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
 }
 
 impl Drop for Charge {

@@ -73,7 +73,7 @@ pub(super) fn is_small(store: &Arc<dyn Store>, target: &Target<'_>, options: &Li
     present
         && options.continue_token.is_none()
         && store.page(&range, None, &few).is_ok_and(|found| {
-            found.remaining == 0 && bytes(&found.objects).map(<[u8]>::len).sum::<usize>() <= HEAVY
+            found.remaining == 0 && bytes(&found.objects).map(Bytes::len).sum::<usize>() <= HEAVY
         })
 }
 
@@ -312,8 +312,8 @@ impl Token {
 }
 
 /// The stored bytes of a page.
-pub(super) fn bytes(objects: &[Arc<Object>]) -> impl ExactSizeIterator<Item = &[u8]> {
-    objects.iter().map(|object| Bytes::as_ref(&object.json))
+pub(super) fn bytes(objects: &[Arc<Object>]) -> impl ExactSizeIterator<Item = &Bytes> {
+    objects.iter().map(|object| &object.json)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod openapi;
 mod openid;
 mod options;
 mod patch;
+mod pieces;
 mod query;
 mod render;
 mod request;

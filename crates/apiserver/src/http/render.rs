@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::accept::Form;
+use super::pieces::Pieces;
 use super::query::Query;
 use crate::registry::columns::NAME_DESCRIPTION;
 use crate::registry::{Column, Conversion, Kind, Target};
@@ -82,14 +83,14 @@ impl View {
     }
 
     /// One object as an answer.
-    pub(super) fn object(&self, stored: &[u8]) -> Result<Vec<u8>, Failure> {
+    pub(super) fn object(&self, stored: &Bytes) -> Result<Pieces, Failure> {
         match self.form {
             Form::Full | Form::PartialList | Form::Discovery(_) => {
-                let mut out = Vec::with_capacity(stored.len() + self.prefix.len() + 1);
+                let mut out = Pieces::with_capacity(self.prefix.len() + stored.len().min(1_024));
                 self.write_full(&mut out, stored)?;
                 Ok(out)
             }
-            Form::Partial => Ok(partial(&parse(stored)?).to_string().into_bytes()),
+            Form::Partial => Ok(partial(&parse(stored)?).to_string().into_bytes().into()),
             Form::Table(version) => {
                 let value = parse(stored)?;
                 let revision = value.pointer("/metadata/resourceVersion").cloned();
@@ -98,7 +99,8 @@ impl View {
                 Ok(self
                     .table(version, &metadata, true, &rows)
                     .to_string()
-                    .into_bytes())
+                    .into_bytes()
+                    .into())
             }
         }
     }
@@ -107,8 +109,8 @@ impl View {
     pub(super) fn list<'a>(
         &self,
         meta: &ListMeta,
-        items: impl ExactSizeIterator<Item = &'a [u8]>,
-    ) -> Result<Vec<u8>, Failure> {
+        items: impl ExactSizeIterator<Item = &'a Bytes>,
+    ) -> Result<Pieces, Failure> {
         let mut metadata = meta.to_value();
         if let Form::Table(version) = self.form {
             let rows = items
@@ -117,7 +119,8 @@ impl View {
             return Ok(self
                 .table(version, &metadata, true, &rows)
                 .to_string()
-                .into_bytes());
+                .into_bytes()
+                .into());
         }
         let (kind, api_version) = match self.form {
             Form::Partial => ("PartialObjectMetadata", "meta.k8s.io/v1"),
@@ -127,46 +130,48 @@ impl View {
         {
             metadata["continue"] = json!("");
         }
-        let mut out = Vec::with_capacity(256 + items.len() * 512);
+        let mut out = Pieces::with_capacity(256 + items.len() * 512);
         let head = format!(
             "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\
              \"items\":["
         );
-        out.extend_from_slice(head.as_bytes());
+        out.copy(head.as_bytes());
         for (index, stored) in items.enumerate() {
             if index > 0 {
-                out.push(b',');
+                out.copy(b",");
             }
             match (self.form, &self.conversion) {
-                (Form::Partial, _) => {
-                    out.extend_from_slice(partial(&parse(stored)?).to_string().as_bytes());
-                }
+                (Form::Partial, _) => out.copy(partial(&parse(stored)?).to_string().as_bytes()),
                 (_, Some(conversion)) => {
                     let value = (conversion.from_stored)(parse(stored)?);
-                    out.extend_from_slice(value.to_string().as_bytes());
+                    out.copy(value.to_string().as_bytes());
                 }
                 (_, None) if self.custom => self.write_full(&mut out, stored)?,
-                (_, None) => out.extend_from_slice(stored),
+                (_, None) => out.share(stored.clone()),
             }
         }
-        out.extend_from_slice(b"]}\n");
+        out.copy(b"]}\n");
         Ok(out)
     }
 
-    /// Appends one watch event.
+    /// Appends one watch event, or nothing in case of an error.
     pub(super) fn write_event(
         &self,
-        out: &mut Vec<u8>,
+        out: &mut Pieces,
         kind: &str,
-        stored: &[u8],
+        stored: &Bytes,
         first: bool,
     ) -> Result<(), Failure> {
-        out.extend_from_slice(b"{\"type\":\"");
-        out.extend_from_slice(kind.as_bytes());
-        out.extend_from_slice(b"\",\"object\":");
-        match self.form {
-            Form::Full | Form::PartialList | Form::Discovery(_) => self.write_full(out, stored)?,
-            Form::Partial => out.extend_from_slice(partial(&parse(stored)?).to_string().as_bytes()),
+        let other = match self.form {
+            Form::Full | Form::PartialList | Form::Discovery(_) => match &self.conversion {
+                None => None,
+                Some(_) => {
+                    let mut full = Pieces::default();
+                    self.write_full(&mut full, stored)?;
+                    Some(full.into_bytes())
+                }
+            },
+            Form::Partial => Some(partial(&parse(stored)?).to_string().into()),
             Form::Table(version) => {
                 let value = parse(stored)?;
                 let revision = value.pointer("/metadata/resourceVersion").cloned();
@@ -178,20 +183,30 @@ impl View {
                     vec![self.row(&value)?]
                 };
                 let table = self.table(version, &metadata, first, &rows);
-                out.extend_from_slice(table.to_string().as_bytes());
+                Some(table.to_string().into())
             }
+        };
+        out.copy(b"{\"type\":\"");
+        out.copy(kind.as_bytes());
+        out.copy(b"\",\"object\":");
+        match other {
+            Some(other) => out.share(other),
+            None => self.write_full(out, stored)?,
         }
-        out.extend_from_slice(b"}\n");
+        out.copy(b"}\n");
         Ok(())
     }
 
-    fn write_full(&self, out: &mut Vec<u8>, stored: &[u8]) -> Result<(), Failure> {
-        out.extend_from_slice(&self.prefix);
+    fn write_full(&self, out: &mut Pieces, stored: &Bytes) -> Result<(), Failure> {
         match &self.conversion {
-            None => out.extend_from_slice(&stored[1..]),
+            None => {
+                out.copy(&self.prefix);
+                out.share(stored.slice(1..));
+            }
             Some(conversion) => {
                 let text = (conversion.from_stored)(parse(stored)?).to_string();
-                out.extend_from_slice(&text.as_bytes()[1..]);
+                out.copy(&self.prefix);
+                out.copy(&text.as_bytes()[1..]);
             }
         }
         Ok(())
@@ -248,9 +263,9 @@ impl View {
                 part
             }
             Include::Object => {
-                let mut full = Vec::new();
-                self.write_full(&mut full, value.to_string().as_bytes())?;
-                parse(&full)?
+                let mut full = Pieces::default();
+                self.write_full(&mut full, &value.to_string().into())?;
+                parse(&full.into_bytes())?
             }
         };
         Ok(json!({"cells": cells, "object": object}))

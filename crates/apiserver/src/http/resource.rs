@@ -204,8 +204,8 @@ impl Call<'_> {
         View::new(&self.target, self.form()?, &self.query)
     }
 
-    fn answer(&self, code: StatusCode, stored: &[u8]) -> Result<Response<Body>, Failure> {
-        Ok(respond::json(code, self.view()?.object(stored)?))
+    fn answer(&self, code: StatusCode, stored: &Bytes) -> Result<Response<Body>, Failure> {
+        Ok(respond::pieces(code, self.view()?.object(stored)?))
     }
 
     async fn get(&self) -> Result<Response<Body>, Failure> {
@@ -247,13 +247,13 @@ impl Call<'_> {
 
     /// Answers with a list. Its bytes count against the share of the user before memory is used for them.
     fn answer_list(&self, view: &View, page: &list::Page) -> Result<Response<Body>, Failure> {
-        let bytes: usize = list::bytes(&page.objects).map(<[u8]>::len).sum();
+        let bytes: usize = list::bytes(&page.objects).map(Bytes::len).sum();
         let charge = match self.tenant {
             Some(tenant) if bytes > HEAVY => Some(tenant.take(Resource::Answers, bytes as u64)?),
             _ => None,
         };
         let body = view.list(&page.meta, list::bytes(&page.objects))?;
-        let mut response = respond::json(StatusCode::OK, body);
+        let mut response = respond::pieces(StatusCode::OK, body);
         if let Some(charge) = charge {
             response.extensions_mut().insert(Arc::new(charge));
         }
@@ -460,13 +460,13 @@ impl Call<'_> {
         view: &View,
         page: &list::Page,
     ) -> Result<Response<Body>, Failure> {
-        let bytes: usize = list::bytes(&page.objects).map(<[u8]>::len).sum();
+        let bytes: usize = list::bytes(&page.objects).map(Bytes::len).sum();
         let list = || view.list(&page.meta, list::bytes(&page.objects));
         let body = match self.tenant.filter(|_| bytes > HEAVY) {
             Some(tenant) => tenant.off_workers(async { list() }).await??,
             None => list()?,
         };
-        Ok(respond::json(StatusCode::OK, body))
+        Ok(respond::pieces(StatusCode::OK, body))
     }
 }
 

@@ -6,6 +6,7 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 
 use super::Body;
+use super::pieces::Pieces;
 use crate::status::Failure;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -31,6 +32,13 @@ pub(super) fn bytes(code: StatusCode, kind: HeaderValue, body: impl Into<Bytes>)
 /// A JSON answer.
 pub(super) fn json(code: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
     bytes(code, JSON, body)
+}
+
+/// A JSON answer in pieces.
+pub(super) fn pieces(code: StatusCode, body: Pieces) -> Response<Body> {
+    let mut response = json(code, Bytes::new());
+    *response.body_mut() = body.boxed_unsync();
+    response
 }
 
 /// A plain text answer.

@@ -4,8 +4,10 @@
 //! Everything that goes wrong after the headers is told inside the stream as an ERROR event; a
 //! client must see `410 Expired` there to know that it has to list again.
 
+use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,15 +20,16 @@ use tokio::time::Instant;
 use super::list::catch_up;
 use super::metrics::Watching;
 use super::options::{ListOptions, Selection};
+use super::pieces::Pieces;
 use super::render::View;
-use crate::fairness::{HEAVY, Resource, Tenant};
+use crate::fairness::{Charge, HEAVY, Resource, Tenant};
 use crate::status::Failure;
 use crate::store::{self, Event, EventKind, Listing, Object, Range, Store, WatchEnd, Window};
 
 /// About as many bytes go out in one piece.
 const CHUNK: usize = 64 * 1024;
-/// Pieces of fewer bytes are not counted.
-const UNCOUNTED: usize = 16 * 1024;
+/// So many unread bytes of a watch are not counted. A few events of a Lease are fewer.
+const UNCOUNTED: usize = 4 * 1024;
 /// Most objects or events that are looked at before other tasks run; fewer if they have more than [`HEAVY`] bytes.
 const TURN: usize = 256;
 /// Most objects that a runtime thread lists for the start of a watch.
@@ -52,6 +55,8 @@ pub(super) struct Feed {
     _counted: Watching,
     /// The shares of the user, if the server limits them.
     tenant: Option<Tenant>,
+    /// Bytes that were passed to the connection and are not sent yet.
+    unread: Arc<AtomicUsize>,
 }
 
 enum Phase {
@@ -105,6 +110,7 @@ impl Feed {
             sent_first: false,
             _counted: counted,
             tenant: None,
+            unread: Arc::default(),
         }
     }
 
@@ -117,15 +123,20 @@ impl Feed {
     pub(super) fn into_stream(
         self,
     ) -> impl futures_util::Stream<Item = Result<Frame<Bytes>, std::io::Error>> {
-        futures_util::stream::unfold(self, |mut feed| async move {
-            let piece = feed.next().await?;
-            Some((Ok(Frame::data(piece)), feed))
+        let start = (self, VecDeque::new());
+        futures_util::stream::unfold(start, |(mut feed, mut ready)| async move {
+            if ready.is_empty() {
+                ready = feed.next().await?;
+            }
+            let piece = ready.pop_front()?;
+            Some((Ok(Frame::data(piece)), (feed, ready)))
         })
     }
 
-    async fn next(&mut self) -> Option<Bytes> {
+    /// Returns the next pieces, at least one.
+    async fn next(&mut self) -> Option<VecDeque<Bytes>> {
         loop {
-            let mut out = Vec::new();
+            let mut out = Pieces::default();
             match std::mem::replace(&mut self.phase, Phase::Ended) {
                 Phase::Ended => return None,
                 Phase::Start {
@@ -167,27 +178,44 @@ impl Feed {
                 }
             }
             if !out.is_empty() {
-                return Some(self.counted(Bytes::from(out)));
+                return Some(self.counted(out));
             }
             // Objects that do not match take time, too.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Counts a large piece against the share of the user until the client has read it. Above the share, the watch ends.
-    fn counted(&mut self, piece: Bytes) -> Bytes {
-        let Some(tenant) = self.tenant.as_ref().filter(|_| piece.len() > UNCOUNTED) else {
-            return piece;
+    /// Counts bytes against the share of the user until they are sent, if the watch has more than a few unsent bytes.
+    /// Above the share, the watch ends.
+    fn counted(&mut self, out: Pieces) -> VecDeque<Bytes> {
+        let len = out.len();
+        let Some(tenant) = &self.tenant else {
+            return out.into_queue();
         };
-        match tenant.take(Resource::Answers, piece.len() as u64) {
-            Ok(charge) => charge.attach(piece),
-            Err(failure) => {
-                self.phase = Phase::Ended;
-                let mut out = Vec::new();
-                error(&mut out, &failure);
-                Bytes::from(out)
-            }
+        let charge = match self.unread.load(Ordering::Relaxed) + len {
+            0..=UNCOUNTED => None,
+            _ => match tenant.take(Resource::Answers, len as u64) {
+                Ok(charge) => Some(charge),
+                Err(failure) => {
+                    self.phase = Phase::Ended;
+                    let mut out = Pieces::default();
+                    error(&mut out, &failure);
+                    return out.into_queue();
+                }
+            },
+        };
+        let mut queue = out.into_queue();
+        // The pieces are sent in order, so that the last one stands for all.
+        if let Some(last) = queue.pop_back() {
+            self.unread.fetch_add(len, Ordering::Relaxed);
+            queue.push_back(Bytes::from_owner(Unread {
+                last,
+                len,
+                total: Arc::clone(&self.unread),
+                _charge: charge,
+            }));
         }
+        queue
     }
 
     async fn start(
@@ -241,7 +269,7 @@ impl Feed {
     /// are not selected or become small take time.
     async fn initial(
         &mut self,
-        out: &mut Vec<u8>,
+        out: &mut Pieces,
         objects: &mut std::vec::IntoIter<Arc<Object>>,
     ) -> Result<(), Failure> {
         let mut looked = 0;
@@ -270,7 +298,7 @@ impl Feed {
     }
 
     /// Waits for something to say; false ends the watch.
-    async fn live(&mut self, out: &mut Vec<u8>, watch: &mut dyn store::Watch) -> bool {
+    async fn live(&mut self, out: &mut Pieces, watch: &mut dyn store::Watch) -> bool {
         if *self.shutdown.borrow() {
             return false;
         }
@@ -318,7 +346,7 @@ impl Feed {
     }
 
     /// Writes an event. A large object that has to be parsed for it is heavy work.
-    async fn weighed_event(&mut self, out: &mut Vec<u8>, event: &Event) -> Result<(), Failure> {
+    async fn weighed_event(&mut self, out: &mut Pieces, event: &Event) -> Result<(), Failure> {
         let previous = event.previous.as_deref();
         let heavy =
             self.is_heavy(&event.object) || previous.is_some_and(|object| self.is_heavy(object));
@@ -332,7 +360,7 @@ impl Feed {
     }
 
     /// Writes an event as the selection sees it: objects enter, change and leave.
-    fn event(&mut self, out: &mut Vec<u8>, event: &Event) {
+    fn event(&mut self, out: &mut Pieces, event: &Event) {
         let selected = |object: &Object| self.selection.matches(object);
         let was = event.previous.as_deref().is_some_and(selected);
         if event.kind == EventKind::Deleted {
@@ -354,19 +382,17 @@ impl Feed {
         }
     }
 
-    fn bookmark(&mut self, out: &mut Vec<u8>, revision: u64, initial_end: bool) {
+    fn bookmark(&mut self, out: &mut Pieces, revision: u64, initial_end: bool) {
         let mut object = Value::clone(&self.empty);
         object["metadata"] = json!({"resourceVersion": revision.to_string()});
         if initial_end {
             object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        self.write(out, "BOOKMARK", object.to_string().as_bytes());
+        self.write(out, "BOOKMARK", &object.to_string().into());
     }
 
-    fn write(&mut self, out: &mut Vec<u8>, kind: &str, stored: &[u8]) {
-        let start = out.len();
+    fn write(&mut self, out: &mut Pieces, kind: &str, stored: &Bytes) {
         if let Err(failure) = self.view.write_event(out, kind, stored, !self.sent_first) {
-            out.truncate(start);
             error(out, &failure);
         }
         self.sent_first = true;
@@ -407,18 +433,39 @@ fn next_bookmark(now: Instant, deadline: Instant) -> Instant {
 }
 
 /// An object as it was, at a later revision.
-fn with_revision(object: &Object, revision: u64) -> Vec<u8> {
+fn with_revision(object: &Object, revision: u64) -> Bytes {
     let mut value: Value = serde_json::from_slice(&object.json).unwrap_or_default();
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("resourceVersion".into(), json!(revision.to_string()));
     }
-    value.to_string().into_bytes()
+    value.to_string().into()
 }
 
-fn error(out: &mut Vec<u8>, failure: &Failure) {
+fn error(out: &mut Pieces, failure: &Failure) {
     let event = json!({"type": "ERROR", "object": failure.to_value()});
-    out.extend_from_slice(event.to_string().as_bytes());
-    out.push(b'\n');
+    out.copy(event.to_string().as_bytes());
+    out.copy(b"\n");
+}
+
+/// The last piece of events that were passed to the connection.
+struct Unread {
+    last: Bytes,
+    /// Bytes of all pieces of the events.
+    len: usize,
+    total: Arc<AtomicUsize>,
+    _charge: Option<Charge>,
+}
+
+impl AsRef<[u8]> for Unread {
+    fn as_ref(&self) -> &[u8] {
+        &self.last
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.len, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]
