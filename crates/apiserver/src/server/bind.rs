@@ -17,6 +17,10 @@ use super::reload::Certificates;
 use crate::pki::{Identity, Pki};
 use crate::tls;
 
+/// Bytes of one connection that the kernel keeps until the client reads them. Without a limit, the kernel keeps up to
+/// 4 MiB for each client that does not read. Linux doubles the value for its own overhead.
+const SEND_BUFFER: usize = 128 * 1024;
+
 /// The bound sockets of a server.
 pub(super) struct Bound {
     pub(super) tls: Option<Tls>,
@@ -187,12 +191,15 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| StartError::Listen {
-            address: address.to_string(),
-            source,
-        })
+    let failed = |source| StartError::Listen {
+        address: address.to_string(),
+        source,
+    };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    // Accepted connections inherit the size.
+    rustix::net::sockopt::set_socket_send_buffer_size(&listener, SEND_BUFFER)
+        .map_err(|error| failed(error.into()))?;
+    Ok(listener)
 }
 
 fn local(listener: &TcpListener, asked: SocketAddr) -> Result<SocketAddr, StartError> {
