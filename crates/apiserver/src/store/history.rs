@@ -19,14 +19,14 @@ use super::{Event, Expired, Key, Range};
 /// Retention of events, per resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
-    /// Number of events that are kept regardless of age.
+    /// Number of events that are kept regardless of age, if they are within the memory limit.
     pub min_events: usize,
     /// Maximum number of events.
     pub max_events: usize,
     /// Age up to which events are kept, within the other bounds. kube-apiserver keeps exact lists for 5 minutes and watch
     /// history for at least 75 seconds; here one history serves both.
     pub age: Duration,
-    /// Approximate memory limit of events beyond `min_events`.
+    /// Approximate memory limit. The newest event is kept regardless of its size.
     pub max_bytes: usize,
 }
 
@@ -122,7 +122,8 @@ impl History {
         while let Some(oldest) = self.ring.front() {
             let len = self.ring.len();
             let stale = now.saturating_duration_since(oldest.at) > age;
-            if len <= max_events && (len <= min_events || (self.bytes <= max_bytes && !stale)) {
+            let fits = len <= max_events && (self.bytes <= max_bytes || len == 1);
+            if fits && (len <= min_events || !stale) {
                 break;
             }
             self.drop_oldest();
@@ -363,6 +364,16 @@ mod tests {
         assert!(
             (140..=150).contains(&len),
             "{len} events of a good thousand bytes each"
+        );
+        assert_eq!(
+            kept(&after(small, 10, 60_000)),
+            (8, 2),
+            "large events, although they are few"
+        );
+        assert_eq!(
+            kept(&after(small, 10, 200_000)),
+            (9, 1),
+            "the newest, however large"
         );
     }
 
