@@ -47,7 +47,7 @@ pub enum Attack {
     Connections,
     /// HTTP/2 streams that are opened and reset.
     Streams,
-    /// Definitions of custom kinds with many patterns.
+    /// Large definitions of custom kinds with many patterns, created, changed and deleted.
     Definitions,
     /// Several users, each with lists, patches, slow bodies and unread lists.
     Users,
@@ -440,11 +440,11 @@ impl Flood {
                 let path = format!("{DEFINITIONS}/bombs{plural}.x.io");
                 match number % 3 {
                     0 => {
-                        let body = bombs::definition(plural, 300).to_string();
+                        let body = bombs::definition(plural, 1_000).to_string();
                         ("POST", DEFINITIONS.to_owned(), JSON, body.into())
                     }
                     1 => {
-                        let spec = &bombs::definition(plural, 290)["spec"]["versions"];
+                        let spec = &bombs::definition(plural, 900)["spec"]["versions"];
                         let patch: Value = json!({ "spec": { "versions": spec } });
                         ("PATCH", path, MERGE, patch.to_string().into())
                     }
