@@ -2,12 +2,12 @@
 //!
 //! A checker that has never found a bug proves little. With the hidden feature `mutants`, one of these bugs can be
 //! enabled in an election, and the simulator must detect each of them. V1-V9 are the ways in which client-go violates
-//! the guarantees (`docs/safety.md`). The others are mistakes that a change of this crate could make. Without the
-//! feature every switch is the constant `false`.
+//! the guarantees (`docs/safety.md`). The others are mistakes that a change of this crate could make. Code asks a value
+//! of rules whether a bug is seeded. Without the feature the answer is the constant `false`.
 
 macro_rules! mutants {
-    ($(#[doc = $about:literal])* $kind:ident: $($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {
-        $(#[doc = $about])*
+    ($(#[$about:meta])* $kind:ident, $visibility:vis $rules:ident: $($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {
+        $(#[$about])*
         #[cfg_attr(not(feature = "mutants"), expect(unreachable_pub, reason = "hidden then"))]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $kind { $($(#[doc = $doc])* $name,)* }
@@ -22,12 +22,39 @@ macro_rules! mutants {
                 match self { $(Self::$name => $text,)* }
             }
         }
+
+        /// The shipped rules, or rules with a seeded bug that the simulator must find.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        $visibility struct $rules {
+            #[cfg(feature = "mutants")]
+            pub(crate) mutant: Option<$kind>,
+        }
+
+        impl $rules {
+            /// Returns rules with a seeded bug.
+            #[cfg(feature = "mutants")]
+            #[doc(hidden)]
+            $visibility const fn mutated(mutant: $kind) -> Self {
+                Self { mutant: Some(mutant) }
+            }
+
+            #[cfg(feature = "mutants")]
+            pub(crate) fn is(self, mutant: $kind) -> bool {
+                self.mutant == Some(mutant)
+            }
+
+            #[cfg(not(feature = "mutants"))]
+            pub(crate) const fn is(self, _: $kind) -> bool {
+                false
+            }
+        }
     };
 }
 
 mutants! {
     /// One seeded bug of an election.
-    Mutant:
+    #[cfg_attr(not(feature = "mutants"), expect(dead_code, reason = "only `seeded.rs` names most of them"))]
+    Mutant, pub(crate) ElectionRules:
     /// The guard starts at the response.
     GuardFromAnswer = "V1 guard counted from the answer",
     /// The release is sent before the work is cancelled.
@@ -104,7 +131,7 @@ mutants! {
 
 mutants! {
     /// One seeded bug of a lock in two objects.
-    PairMutant:
+    PairMutant, pub PairRules:
     /// The candidate neither waits for the secondary object nor checks its holder.
     PrimaryCounts = "pair: the primary counts alone",
     /// If the two objects name different holders, the holder of the first one is used.
@@ -117,7 +144,7 @@ mutants! {
 
 mutants! {
     /// One seeded bug of leaders for life and of the candidates that follow their pods.
-    LifeMutant:
+    LifeMutant, pub LifeRules:
     /// A pod that was never observed counts as gone.
     AbsenceIsDeath = "life: absence alone is death",
     /// Any pod with the name of the holder's pod counts as that pod, even if its uid differs.
@@ -132,7 +159,7 @@ mutants! {
 
 mutants! {
     /// One seeded bug of a shard group.
-    ShardMutant:
+    ShardMutant, pub ShardRules:
     /// Replicas with any number of shards may join.
     NotCompared = "shards: number not compared",
     /// A changed number is used while shards of the old number still have owners.
@@ -145,7 +172,7 @@ mutants! {
 
 mutants! {
     /// One seeded bug of a semaphore.
-    SlotMutant:
+    SlotMutant, pub SlotRules:
     /// Candidates with any number of slots may join.
     NotCompared = "slots: number not compared",
     /// A slot is used without reading the number after it was won.

@@ -12,6 +12,7 @@ use std::cmp::Ordering;
 
 use crate::input::{Observation, Orders, StepDownOrder, Version};
 use crate::mutant::PairMutant;
+pub use crate::mutant::PairRules as Rules;
 use crate::record::Record;
 
 /// The holder that is reported while the two objects name different holders. Nobody leads until neither object has
@@ -265,38 +266,6 @@ impl Writing {
             })),
             _ => Step::Failed,
         }
-    }
-}
-
-/// The shipped rules, or rules with a seeded bug that the simulator must find.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    #[cfg(feature = "mutants")]
-    mutant: Option<PairMutant>,
-}
-
-impl Rules {
-    /// Returns rules with a seeded bug.
-    #[cfg(feature = "mutants")]
-    #[doc(hidden)]
-    pub fn mutated(mutant: PairMutant) -> Self {
-        Self {
-            mutant: Some(mutant),
-        }
-    }
-
-    #[cfg(feature = "mutants")]
-    fn is(self, mutant: PairMutant) -> bool {
-        self.mutant == Some(mutant)
-    }
-
-    #[cfg(not(feature = "mutants"))]
-    #[expect(
-        clippy::unused_self,
-        reason = "the same signature with and without the feature"
-    )]
-    const fn is(self, _: PairMutant) -> bool {
-        false
     }
 }
 

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use crate::input::Version;
 use crate::mutant::ShardMutant;
+pub use crate::mutant::ShardRules as Rules;
 use crate::time::LocalTime;
 
 /// Content of the group's object: the number of shards.
@@ -231,40 +232,6 @@ impl Joining {
                 self.known.insert(name, known);
             }
         }
-    }
-}
-
-/// The shipped rules, or rules with a seeded bug that the simulator must find.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    #[cfg(feature = "mutants")]
-    mutant: Option<ShardMutant>,
-}
-
-impl Rules {
-    /// Returns rules with a seeded bug.
-    #[cfg(feature = "mutants")]
-    #[doc(hidden)]
-    pub fn mutated(mutant: ShardMutant) -> Self {
-        Self {
-            mutant: Some(mutant),
-        }
-    }
-
-    /// Returns whether this bug is seeded.
-    #[cfg(feature = "mutants")]
-    #[doc(hidden)]
-    pub fn is(self, mutant: ShardMutant) -> bool {
-        self.mutant == Some(mutant)
-    }
-
-    #[cfg(not(feature = "mutants"))]
-    #[expect(
-        clippy::unused_self,
-        reason = "the same signature with and without the feature"
-    )]
-    const fn is(self, _: ShardMutant) -> bool {
-        false
     }
 }
 

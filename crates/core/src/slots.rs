@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use crate::input::Observation;
 use crate::mutant::SlotMutant;
+pub use crate::mutant::SlotRules as Rules;
 use crate::time::{LocalTime, Now, WallTime};
 
 /// Reaction of a candidate to the number of slots that it has read.
@@ -137,13 +138,6 @@ fn is_recent(renewed: Option<WallTime>, now: WallTime, limit: Duration) -> bool 
     })
 }
 
-/// The shipped rules, or rules with a seeded bug that the simulator must find.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    #[cfg(feature = "mutants")]
-    mutant: Option<SlotMutant>,
-}
-
 impl Rules {
     /// Decides for a candidate with `slots` slots from the number that it has read; `None` if there is none. With
     /// `resize` the candidate changes a number that differs from its own.
@@ -191,29 +185,6 @@ impl Rules {
             Some(None) => Lead::Yes,
             Some(Some(slots)) => Lead::Slots(slots),
         }
-    }
-
-    /// Returns rules with a seeded bug.
-    #[cfg(feature = "mutants")]
-    #[doc(hidden)]
-    pub fn mutated(mutant: SlotMutant) -> Self {
-        Self {
-            mutant: Some(mutant),
-        }
-    }
-
-    #[cfg(feature = "mutants")]
-    fn is(self, mutant: SlotMutant) -> bool {
-        self.mutant == Some(mutant)
-    }
-
-    #[cfg(not(feature = "mutants"))]
-    #[expect(
-        clippy::unused_self,
-        reason = "the same signature with and without the feature"
-    )]
-    const fn is(self, _: SlotMutant) -> bool {
-        false
     }
 }
 

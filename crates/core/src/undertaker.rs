@@ -18,6 +18,7 @@ use std::cmp::Ordering;
 
 use crate::fence::ResourceVersion;
 use crate::mutant::LifeMutant;
+pub use crate::mutant::LifeRules as Rules;
 use crate::record::Record;
 
 /// Identifies one pod uniquely.
@@ -210,38 +211,6 @@ pub fn verify_own_pod(
         None => Err(NotOwnPod::Absent),
         Some(pod) if pod.uid != own.uid => Err(NotOwnPod::Other(pod.uid.clone())),
         Some(_) => Ok(()),
-    }
-}
-
-/// The shipped rules, or rules with a seeded bug that the simulator must find.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    #[cfg(feature = "mutants")]
-    mutant: Option<LifeMutant>,
-}
-
-impl Rules {
-    /// Returns rules with a seeded bug.
-    #[cfg(feature = "mutants")]
-    #[doc(hidden)]
-    pub fn mutated(mutant: LifeMutant) -> Self {
-        Self {
-            mutant: Some(mutant),
-        }
-    }
-
-    #[cfg(feature = "mutants")]
-    fn is(self, mutant: LifeMutant) -> bool {
-        self.mutant == Some(mutant)
-    }
-
-    #[cfg(not(feature = "mutants"))]
-    #[expect(
-        clippy::unused_self,
-        reason = "the same signature with and without the feature"
-    )]
-    const fn is(self, _: LifeMutant) -> bool {
-        false
     }
 }
 

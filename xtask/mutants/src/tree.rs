@@ -81,6 +81,7 @@ impl Tree {
             if path.contains("/tests")
                 || path.ends_with("/testing.rs")
                 || path.ends_with("/mutant.rs")
+                || path.ends_with("/seeded.rs")
             {
                 continue;
             }

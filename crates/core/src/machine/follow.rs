@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::observe::{Known, KnownVersion};
 use super::request::Attempt;
+use super::rules::require;
 use super::{Election, State, Term};
 use crate::command::{Command, WriteKind};
 use crate::fence::FencingToken;
 use crate::guard::Guard;
 use crate::input::Version;
-use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now};
 use crate::timing::JITTER_FACTOR;
@@ -94,8 +94,9 @@ impl Election {
         };
         if let Some((write, last)) = &self.last_won {
             // S2: a write wins at most once, even if its response arrives several times.
-            assert!(
-                self.is_mutant() || attempt.id != *write,
+            require!(
+                self,
+                attempt.id != *write,
                 "S2: write {write} wins a second term"
             );
             if token <= *last {
@@ -105,13 +106,6 @@ impl Election {
             }
         }
         self.last_won = Some((attempt.id, token.clone()));
-        let token = if self.is(Mutant::TokenFromTransitions) {
-            FencingToken::from(u64::from(attempt.record.transitions))
-        } else if self.is(Mutant::TokenFromProcess) {
-            FencingToken::from(attempt.id)
-        } else {
-            token
-        };
         // Renewals of elections of one process that were won together must not coincide. The first renewal is therefore
         // earlier by a random part of the retry period, and later renewals keep that offset.
         let first = self.random.below(self.config.timing.retry_period());
@@ -162,20 +156,17 @@ impl Election {
                 if self.config.coordinated {
                     return None;
                 }
-                if self.is(Mutant::CreateAtOnce) {
-                    hold = LocalTime::default();
-                }
                 *since + *delay
             }
             Known::Present(seen) => {
                 let observation = &seen.observation;
                 let record = &observation.record;
-                if observation.orders.paused && !self.is(Mutant::IgnorePause) {
+                if observation.orders.paused {
                     return None;
                 }
                 let expiry = seen.since + self.patience(observation);
-                if self.config.coordinated && !self.is(Mutant::TakeUnassigned) {
-                    if self.wrote(observation) || self.is(Mutant::AssignedAtOnce) {
+                if self.rules.needs_assignment(self.config.coordinated) {
+                    if self.wrote(observation) {
                         hold = LocalTime::default();
                     }
                     let at = self.take_up_at(seen)?;
@@ -189,7 +180,7 @@ impl Election {
                     hold = LocalTime::default();
                 }
                 // A released term is available to every candidate, including its former holder.
-                if ours && (!record.is_free() || self.is(Mutant::TakeBack)) {
+                if ours && !record.is_free() {
                     seen.since
                 } else if record.is_free() && !observation.unreadable {
                     // A released record shows neither the holder nor the time of the term that the order has ended.
@@ -235,7 +226,7 @@ impl Election {
         let stamp = self.stamp(now);
         let fresh = Record {
             holder: self.config.identity.clone(),
-            lease_duration_seconds: self.wire_seconds(),
+            lease_duration_seconds: self.config.timing.lease_seconds(),
             acquire_time: Some(stamp),
             renew_time: Some(stamp),
             ..Record::default()
@@ -245,9 +236,8 @@ impl Election {
                 let old = &seen.observation.record;
                 // The controller of a coordinated election never increments the number of transitions, but orders and
                 // fencing tokens identify a term by it.
-                let kept = self.config.coordinated && self.is(Mutant::KeepTransitions);
                 let record = Record {
-                    transitions: old.transitions.saturating_add(u32::from(!kept)),
+                    transitions: old.transitions.saturating_add(1),
                     strategy: if self.config.coordinated {
                         old.strategy.clone()
                     } else {

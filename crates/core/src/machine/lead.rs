@@ -6,7 +6,6 @@ use super::observe::Known;
 use super::request::Attempt;
 use super::{Election, State, Term};
 use crate::command::{Command, StopReason, WriteKind};
-use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now};
 
@@ -59,7 +58,7 @@ impl Election {
         let base = seen.observation.version.clone();
         let record = Record {
             holder: self.config.identity.clone(),
-            lease_duration_seconds: self.wire_seconds(),
+            lease_duration_seconds: self.config.timing.lease_seconds(),
             acquire_time: term.acquire_time,
             renew_time: Some(self.stamp(now)),
             transitions: term.transitions,
@@ -116,16 +115,6 @@ impl Election {
             }
             State::Releasing(ended) if guard.until() > ended.guard.until() => ended.guard = guard,
             _ => {}
-        }
-    }
-
-    /// Returns LeaseDuration as this candidate writes it.
-    pub(super) fn wire_seconds(&self) -> u32 {
-        let seconds = self.config.timing.lease_seconds();
-        if self.is(Mutant::ShortLease) {
-            (seconds / 2).max(1)
-        } else {
-            seconds
         }
     }
 

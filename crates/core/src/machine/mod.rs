@@ -18,6 +18,8 @@
 //! | `lead.rs` | renewals, and detection of the end of the term |
 //! | `stop.rs` | stopping the work, and releasing only after that |
 //! | `life.rs` | terms for life, which outlive processes |
+//! | `rules.rs` | the few rules that a seeded bug changes from within |
+//! | `seeded.rs` | the other seeded bugs, which change the inputs, the state and the commands of a step |
 
 mod follow;
 mod lead;
@@ -25,6 +27,9 @@ mod life;
 mod observe;
 mod orders;
 mod request;
+mod rules;
+#[cfg(feature = "mutants")]
+mod seeded;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -36,13 +41,13 @@ use crate::command::{Command, StopReason};
 use crate::fence::{FencingToken, ResourceVersion};
 use crate::guard::Guard;
 use crate::input::{Input, Source, Version};
-use crate::mutant::Mutant;
 use crate::random::Random;
 use crate::record::Record;
 use crate::time::{LocalTime, Now, WallTime};
 use crate::timing::Timing;
 use observe::Known;
 use request::{Attempt, InFlight};
+use rules::Rules;
 
 /// Configuration of one candidate of one election.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -153,8 +158,7 @@ pub struct Election {
     reported: Option<String>,
     last_stamp: Option<WallTime>,
     random: Random,
-    #[cfg(feature = "mutants")]
-    mutant: Option<Mutant>,
+    rules: Rules,
 }
 
 impl Election {
@@ -183,20 +187,27 @@ impl Election {
             reported: None,
             last_stamp: None,
             random,
-            #[cfg(feature = "mutants")]
-            mutant: None,
+            rules: Rules::default(),
         }
     }
 
     /// Enables a seeded bug that the simulator must find.
     #[cfg(feature = "mutants")]
     #[doc(hidden)]
-    pub fn mutate(&mut self, mutant: Mutant) {
-        self.mutant = Some(mutant);
+    pub fn mutate(&mut self, mutant: crate::Mutant) {
+        self.rules = Rules::mutated(mutant);
     }
 
     /// Processes one input at one instant, and returns the commands for the driver.
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Command> {
+        #[cfg(feature = "mutants")]
+        if let Some(mutant) = self.rules.mutant {
+            return self.step_with_bug(mutant, now, input);
+        }
+        self.step_as_shipped(now, input)
+    }
+
+    fn step_as_shipped(&mut self, now: Now, input: Input) -> Vec<Command> {
         let mut out = Vec::new();
         if matches!(self.state, State::Finished) {
             return out;
@@ -231,7 +242,6 @@ impl Election {
                 }
             }
             Input::Listed(revision) => self.listed(revision),
-            Input::WorkEnding if self.is(Mutant::DroppedIsEnded) => self.work_ended(now, &mut out),
             Input::WorkEnding => self.work_ending(now, &mut out),
             Input::WorkEnded => self.work_ended(now, &mut out),
             Input::Expired(token) => {
@@ -266,10 +276,7 @@ impl Election {
             State::Stopping(winding) => self.stopping_deadline(winding),
             State::Releasing(term) => {
                 let until = term.guard.until();
-                let late = self.is(Mutant::ReleaseAfterGuard) || self.is(Mutant::ReleaseUnchecked);
-                Some(if late {
-                    self.not_before
-                } else if self.in_flight.is_none() {
+                Some(if self.in_flight.is_none() {
                     self.not_before.min(until)
                 } else {
                     until
@@ -352,12 +359,6 @@ impl Election {
 
     /// Ends the state of the current term: campaigns again, or finishes.
     fn leave_term(&mut self, now: Now, out: &mut Vec<Command>) {
-        if self.is(Mutant::ReleaseBeforeStop) {
-            out.push(Command::Stop {
-                reason: StopReason::GuardExpired,
-                deadline: now.local,
-            });
-        }
         if self.shutdown || !self.config.rejoin {
             self.finish(out);
         } else {
@@ -367,45 +368,9 @@ impl Election {
         }
     }
 
-    /// Returns the guard of a write that was sent at `sent`.
+    /// Returns the guard of a write that was sent at `sent` and whose result is known now.
     fn guard_from(&self, now: Now, sent: Now) -> Guard {
-        if self.is(Mutant::GuardFromAnswer) {
-            Guard::new(now, self.config.timing.guard())
-        } else if self.is(Mutant::NoClock) {
-            Guard::new(sent, self.config.timing.guard() * 1000)
-        } else {
-            Guard::new(sent, self.config.timing.guard())
-        }
-    }
-
-    /// Returns whether this election has a specific seeded bug. Always false in shipped builds.
-    #[cfg(feature = "mutants")]
-    fn is(&self, mutant: Mutant) -> bool {
-        self.mutant == Some(mutant)
-    }
-
-    #[cfg(not(feature = "mutants"))]
-    #[expect(
-        clippy::unused_self,
-        reason = "the same signature with and without the feature"
-    )]
-    const fn is(&self, _: Mutant) -> bool {
-        false
-    }
-
-    /// Returns whether assertions are disabled, so that the simulator can observe the consequences of a seeded bug.
-    #[cfg(feature = "mutants")]
-    fn is_mutant(&self) -> bool {
-        self.mutant.is_some()
-    }
-
-    #[cfg(not(feature = "mutants"))]
-    #[expect(
-        clippy::unused_self,
-        reason = "the same signature with and without the feature"
-    )]
-    const fn is_mutant(&self) -> bool {
-        false
+        self.rules.guard(now, sent, self.config.timing.guard())
     }
 
     fn finish(&mut self, out: &mut Vec<Command>) {

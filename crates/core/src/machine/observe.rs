@@ -11,7 +11,6 @@ use crate::command::{Command, StopReason};
 use crate::fence::ResourceVersion;
 use crate::input::{Observation, Source, Version};
 use crate::mark::Mark;
-use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now};
 
@@ -135,9 +134,7 @@ impl Election {
                 delay,
             };
         }
-        if !self.is(Mutant::IgnoreDeleted) {
-            self.stop(now, StopReason::Deleted, out);
-        }
+        self.stop(now, StopReason::Deleted, out);
     }
 
     /// Returns until when to wait for a term that may still be live although the record no longer shows it (duty 8).
@@ -167,12 +164,10 @@ impl Election {
         ) {
             (None, _) if same_record || same_holder => self.hold_until,
             (None, _) => None,
-            (Some(_), _) if self.is(Mutant::BelieveStaleMark) && seen.record.is_free() => None,
-            (Some(mark), Some(known)) if mark.is(&known) || self.overlooks(seen) => self.hold_until,
+            (Some(mark), Some(known)) if mark.is(&known) => self.hold_until,
             (Some(mark), _) if mark.is_release() || self.is_own_mark(mark, seen) => None,
             (Some(mark), _) => Some(now.local + self.patience_with(mark.lease_duration())),
         };
-        let hold = hold.filter(|_| !self.is(Mutant::IgnoreMark) || seen.mark.is_none());
         // The holder writes no marks, so only the observed records can be used.
         match before {
             Some(before) if !same_record && self.is_reassigned(before, seen) => {
@@ -206,11 +201,6 @@ impl Election {
         record || self.attempts.iter().any(own)
     }
 
-    /// Returns whether a seeded bug treats a mark as the one that was already known.
-    fn overlooks(&self, seen: &Observation) -> bool {
-        self.is(Mutant::KeepSince) || (self.is(Mutant::OverlookMark) && !seen.is_marked())
-    }
-
     /// Returns how long a record must stay unchanged before it may be replaced (duty 7).
     pub(super) fn patience(&self, observation: &Observation) -> Duration {
         let stated = observation.record.lease_duration();
@@ -224,14 +214,7 @@ impl Election {
 
     /// Returns how long to wait for a term with this lease duration.
     fn patience_with(&self, stated: Duration) -> Duration {
-        let lease = if self.is(Mutant::OwnPatience) {
-            self.config.timing.lease()
-        } else if self.is(Mutant::HalfPatience) {
-            stated / 2
-        } else {
-            // A record without a duration comes from a holder with unknown rules. Wait one second for it.
-            stated.max(Duration::from_secs(1))
-        };
+        let lease = self.rules.patience(stated, &self.config.timing);
         // With whole-second times, a renewal within the same second as the last one does not change the record.
         lease
             + if self.config.whole_seconds {
@@ -291,9 +274,6 @@ impl Election {
         let below = highest
             .is_some_and(|highest| revision.order(highest).is_some_and(|order| order.is_lt()));
         let passed_over = std::mem::take(&mut self.passed_over);
-        if self.is(Mutant::IgnoreOldList) {
-            return;
-        }
         self.must_read |= below || passed_over;
         if below {
             self.listed_back = Some(revision);
@@ -380,11 +360,6 @@ impl Election {
             State::Releasing(term) => term,
             State::Idle | State::Following | State::Finished => return None,
         };
-        if self.is(Mutant::IgnoreForeign)
-            || (self.is(Mutant::ReleaseUnchecked) && matches!(self.state, State::Releasing(_)))
-        {
-            return None;
-        }
         debug_assert!(source == Source::Watch || self.in_flight.is_none());
         if seen.version.uid != term.uid {
             Some(StopReason::Recreated)
@@ -417,7 +392,6 @@ impl Election {
                     && seen.observation.version.uid == observation.version.uid
                     && seen.observation.unreadable == observation.unreadable
                     && (seen.observation.fingerprint == observation.fingerprint
-                        || self.is(Mutant::KeepSince)
                         || (own && seen.observation.record.same_write(&observation.record))) =>
             {
                 Some((seen.since, seen.delay))
@@ -491,17 +465,13 @@ impl Election {
     /// Duty 2: if a read shows exactly the record of an attempt, the guard restarts at the send time of that attempt.
     /// The watch never extends a guard (duty 4).
     fn count_confirmed_attempt(&mut self, now: Now, source: Source, out: &mut Vec<Command>) {
-        let extends = self.is(Mutant::WatchExtends);
-        if source == Source::Watch && !extends {
+        if source == Source::Watch {
             return;
         }
         let Known::Present(seen) = &self.known else {
             return;
         };
-        if let Some(mut attempt) = self.attempt_of(&seen.observation).cloned() {
-            if extends {
-                attempt.sent = now;
-            }
+        if let Some(attempt) = self.attempt_of(&seen.observation).cloned() {
             self.credit(now, &attempt, out);
         }
     }

@@ -3,10 +3,10 @@
 //! Invariant: an order ends only the term that it names. An order stays on the object, so that later terms observe it, too.
 
 use super::observe::Known;
+use super::rules::require;
 use super::{Election, State};
 use crate::command::{Command, StopReason};
 use crate::input::StepDownOrder;
-use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{Now, WallTime};
 
@@ -17,14 +17,7 @@ impl Election {
             return None;
         };
         let order = seen.observation.orders.step_down.as_deref();
-        let named = |order: &StepDownOrder| {
-            order.names(record)
-                || self.is(Mutant::ObeyForEver)
-                || (self.is(Mutant::ObeyEarlier) && order.transitions == record.transitions)
-        };
-        order
-            .filter(|order| named(order))
-            .filter(|_| !self.is(Mutant::IgnoreOrders))
+        order.filter(|order| self.rules.names(order, record))
     }
 
     /// Asserts that an order which ends a term of this candidate was not given to another candidate or to a term that
@@ -33,8 +26,9 @@ impl Election {
         let holder = order.holder.as_ref();
         let ours = holder.is_none_or(|holder| *holder == self.config.identity);
         let time = order.acquire_time.is_none() || order.acquire_time == acquire_time;
-        assert!(
-            self.is_mutant() || (ours && time),
+        require!(
+            self,
+            ours && time,
             "duty 15: the order {order:?} names another term"
         );
     }

@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use super::observe::Known;
+use super::rules::require;
 use super::{Election, State};
 use crate::command::{Command, WriteKind};
 use crate::fence::ResourceVersion;
 use crate::input::{Observation, Orders, Outcome, Version};
-use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now, WallTime};
 
@@ -68,20 +68,22 @@ impl Election {
         timeout: Duration,
         out: &mut Vec<Command>,
     ) {
-        assert!(
-            self.is_mutant() || self.may_replace(now, &kind),
+        require!(
+            self,
+            self.may_replace(now, &kind),
             "S5: {kind:?} may not be replaced now"
         );
         if let WriteKind::Release(_) = kind {
             // S4: this phase is entered only after the work has ended and the guard was revoked. Once the guard would
             // have expired by itself, nothing is released (duty 6).
             let ended = matches!(&self.state, State::Releasing(term) if term.guard.holds(now));
-            assert!(
-                self.is_mutant() || ended,
+            require!(
+                self,
+                ended,
                 "S4: release before the work ended, or too late"
             );
             let own = matches!(&self.known, Known::Present(seen) if self.wrote(&seen.observation));
-            assert!(self.is_mutant() || own, "duty 6: release of a stranger's");
+            require!(self, own, "duty 6: release of a stranger's");
         }
         let id = self.open_request(now, timeout, true);
         let orders = match &self.known {
@@ -142,7 +144,6 @@ impl Election {
     /// Returns whether this incarnation wrote the observed record (duty 9: an equal name proves nothing).
     pub(super) fn wrote(&self, seen: &Observation) -> bool {
         self.attempt_of(seen).is_some()
-            || (self.is(Mutant::OwnName) && seen.record.holder == self.config.identity)
     }
 
     /// Returns the attempt that wrote the observed record. With whole-second times two attempts can be equal. In that
@@ -174,7 +175,6 @@ impl Election {
         !self.config.whole_seconds
             || holding
             || attempt.made.as_deref() == Some(&seen.version)
-            || self.is(Mutant::ClaimByTimes)
     }
 
     /// Returns the time to write into the next record. It is never the same twice, because a write that changes nothing
@@ -210,9 +210,6 @@ impl Election {
         if self.in_flight.take_if(|r| r.id == id && !r.write).is_some() {
             self.must_read = true;
             self.back_off(now);
-            if self.is(Mutant::GiveUp) {
-                self.not_before = now.local + Duration::from_secs(1_000_000_000);
-            }
         }
     }
 
@@ -230,15 +227,7 @@ impl Election {
                 attempt.made = self.config.whole_seconds.then(|| Box::new(version.clone()));
                 self.applied(now, attempt, &version, out);
             }
-            outcome => {
-                if self.is(Mutant::UnknownExtends)
-                    && outcome == Outcome::Unknown
-                    && let Some(attempt) = self.attempts.iter().find(|attempt| attempt.id == id)
-                {
-                    self.renewed(now, attempt.sent, out);
-                }
-                self.write_failed(now, id, &outcome);
-            }
+            outcome => self.write_failed(now, id, &outcome),
         }
     }
 
@@ -247,16 +236,14 @@ impl Election {
             return;
         }
         // A conflict may be with our own write, repeated by a layer below (duty 3). The next read decides.
-        if *outcome == Outcome::Unusable || self.is(Mutant::ForgetAttempts) {
+        if *outcome == Outcome::Unusable {
             self.attempts.retain(|attempt| attempt.id != id);
         }
         // A rejection means that the known state is stale. After an unknown result the same version may be tried again,
         // because at most one of the two writes can be applied.
         let holding = matches!(self.state, State::Leading(_) | State::Stopping(_));
-        if !self.is(Mutant::NoReRead) {
-            let many = self.attempts.len() >= OPEN_BEFORE_READ;
-            self.must_read |= *outcome == Outcome::Refused || !holding || many;
-        }
+        let many = self.attempts.len() >= OPEN_BEFORE_READ;
+        self.must_read |= *outcome == Outcome::Refused || !holding || many;
         self.back_off(now);
     }
 
@@ -307,8 +294,9 @@ impl Election {
             State::Stopping(winding) => Some(&winding.term.guard),
             State::Idle | State::Following | State::Finished => None,
         };
-        assert!(
-            self.is_mutant() || guard.is_none_or(|guard| timeout <= guard.left(now)),
+        require!(
+            self,
+            guard.is_none_or(|guard| timeout <= guard.left(now)),
             "duty 1: a request of a term ends with its guard"
         );
         let id = self.next_id;
@@ -325,7 +313,7 @@ impl Election {
 
     /// Delays the next request. After the first failure it is sent immediately. Later delays start at a sixteenth of
     /// the retry period and double up to the whole period. A random part separates the candidates.
-    fn back_off(&mut self, now: Now) {
+    pub(super) fn back_off(&mut self, now: Now) {
         let retry = self.config.timing.retry_period();
         let delay = match self.failures {
             0 => Duration::ZERO,

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::observe::Known;
 use super::{Election, State, Term, Winding};
 use crate::command::{Command, StopReason, WriteKind};
-use crate::mutant::Mutant;
 use crate::time::{LocalTime, Now};
 
 /// Minimum time in which work can react to a cancellation, even if its deadline has already passed (for example after a
@@ -15,13 +14,8 @@ const LAST_MOMENT: Duration = Duration::from_millis(100);
 impl Election {
     /// Ends the current term for a reason. A second reason can only change a voluntary stop into a loss.
     pub(super) fn stop(&mut self, now: Now, reason: StopReason, out: &mut Vec<Command>) {
-        let first = self.is(Mutant::ReleaseBeforeStop);
         let timing = &self.config.timing;
         match &mut self.state {
-            State::Leading(term) if first => {
-                self.state = State::Releasing(term.clone());
-                self.must_read = true;
-            }
             State::Leading(term) => {
                 let fence = term.guard.sent().local + timing.fence();
                 let voluntary = reason.is_voluntary();
@@ -57,9 +51,6 @@ impl Election {
             State::Releasing(_) if !reason.is_voluntary() => self.leave_term(now, out),
             _ => {}
         }
-        if self.is(Mutant::NoJoin) {
-            self.work_ended(now, out);
-        }
     }
 
     /// Stops a term whose work ends by itself. Nothing is released, because other parts of the work may still run.
@@ -77,12 +68,8 @@ impl Election {
         let State::Stopping(winding) = &self.state else {
             return;
         };
-        let ours = winding.ours
-            || self.is(Mutant::ReleaseUnchecked)
-            || self.is(Mutant::ReleaseAfterGuard)
-            || self.is(Mutant::ReleaseOnOverrun);
-        let term = winding.term.clone();
-        if ours {
+        if winding.ours {
+            let term = winding.term.clone();
             self.release(now, term, out);
         } else {
             self.leave_term(now, out);
@@ -92,8 +79,7 @@ impl Election {
     /// Releases a term whose work has ended. It releases nothing if releasing is disabled or if the guard has expired,
     /// because another candidate may already hold the lock.
     pub(super) fn release(&mut self, now: Now, term: Term, out: &mut Vec<Command>) {
-        let late = self.is(Mutant::ReleaseAfterGuard) || self.is(Mutant::ReleaseUnchecked);
-        if self.gives_back() && (late || term.guard.holds(now)) {
+        if self.gives_back() && term.guard.holds(now) {
             self.state = State::Releasing(term);
             self.must_read = true;
             self.failures = 0;
@@ -105,7 +91,6 @@ impl Election {
 
     /// Renews the lease for a bounded time while work stops after a voluntary stop.
     pub(super) fn act_stopping(&mut self, now: Now, out: &mut Vec<Command>) {
-        let release_anyway = self.is(Mutant::ReleaseOnOverrun);
         let State::Stopping(winding) = &mut self.state else {
             return;
         };
@@ -114,9 +99,6 @@ impl Election {
             winding.ours = false;
             winding.keep_until = None;
             out.push(Command::Overrun);
-            if release_anyway {
-                return self.work_ended(now, out);
-            }
         }
         winding
             .keep_until
@@ -147,8 +129,7 @@ impl Election {
             return;
         };
         let left = term.guard.left(now);
-        let late = self.is(Mutant::ReleaseAfterGuard) || self.is(Mutant::ReleaseUnchecked);
-        if left.is_zero() && !late {
+        if left.is_zero() {
             self.leave_term(now, out);
             return;
         }
@@ -166,11 +147,10 @@ impl Election {
         };
         let record = &seen.observation.record;
         let own = self.wrote(&seen.observation);
-        if (!own && !self.is(Mutant::ReleaseUnchecked)) || record.is_free() {
+        if !own || record.is_free() {
             // The record belongs to another candidate, or to an earlier release of this candidate whose response was
             // lost.
-            let released = own;
-            if released {
+            if own {
                 out.push(Command::Released);
             }
             self.leave_term(now, out);
