@@ -120,7 +120,7 @@ async fn campaign_leads_loses_and_leads_again() {
     let mut example = Example::start(env!("CARGO_BIN_EXE_campaign"), &[], &config);
     let first = example.line("begins").await;
     let leases: kube::Api<Lease> = kube::Api::namespaced(server.client().unwrap(), "default");
-    let lock = tenure::lock::LockKind::Leases.open(
+    let lock = tenure_lock::LockKind::Leases.open(
         server.client().unwrap(),
         "default",
         "campaign-example",
@@ -128,7 +128,7 @@ async fn campaign_leads_loses_and_leads_again() {
     );
     let seen = lock.unwrap().read().await.unwrap().unwrap();
     let record = &seen.observation().record;
-    let order = tenure::lock::orders::step_down_patch(record, None, Some(Duration::from_secs(1)));
+    let order = tenure_lock::orders::step_down_patch(record, None, Some(Duration::from_secs(1)));
     let order = kube::api::Patch::Merge(order);
     let named = kube::api::PatchParams::default();
     leases

@@ -96,7 +96,7 @@ fn real_coordinated_election_survives_an_order_and_a_crash() {
     assert_eq!(won["spec"]["holderIdentity"], "first", "{won}");
     assert_eq!(won["spec"]["strategy"], "OldestEmulationVersion", "{won}");
     assert!(won["spec"]["acquireTime"].is_string(), "{won}");
-    let mark = &won["metadata"]["annotations"][tenure::lock::TERM_ANNOTATION];
+    let mark = &won["metadata"]["annotations"][tenure_lock::TERM_ANNOTATION];
     assert!(
         mark.as_str().is_some_and(|mark| mark.contains("\"first\"")),
         "{won}"
@@ -104,12 +104,12 @@ fn real_coordinated_election_survives_an_order_and_a_crash() {
 
     // The controller never increments the transitions. The order stays on the object and must not end the next term.
     let number = transitions(&won);
-    let ordered = tenure::core::Record {
+    let ordered = tenure_core::Record {
         holder: "first".to_owned(),
         transitions: u32::try_from(number).unwrap(),
         ..Default::default()
     };
-    let order = tenure::lock::orders::step_down_patch(&ordered, None, Some(Duration::from_secs(1)));
+    let order = tenure_lock::orders::step_down_patch(&ordered, None, Some(Duration::from_secs(1)));
     let path = lease_path("default", NAME);
     let answer = wire.send(&Method::PATCH, &path, Some(&order)).unwrap();
     assert!(answer.status.is_success(), "{answer:?}");

@@ -17,7 +17,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure", &["tenure-core", "tenure-lock"]),
     ("tenure-exposition", &[]),
     ("tenure-host", &[]),
-    ("tenure-manager", &["tenure", "tenure-exposition"]),
+    (
+        "tenure-manager",
+        &["tenure-core", "tenure-lock", "tenure", "tenure-exposition"],
+    ),
     (
         "tenure-server",
         &["tenure", "tenure-manager", "tenure-apiserver"],
@@ -37,6 +40,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "tenure-cli",
         &[
+            "tenure-core",
+            "tenure-lock",
             "tenure",
             "tenure-apiserver",
             "tenure-exposition",
@@ -48,6 +53,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "tenure-examples",
         &[
+            "tenure-lock",
             "tenure",
             "tenure-apiserver",
             "tenure-manager",

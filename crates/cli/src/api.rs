@@ -89,7 +89,7 @@ pub(crate) const WHOLE: &str = "application/json";
 /// Formats an error as one readable line: the only renderer of errors for people. kube's own texts are written for
 /// programmers.
 pub(crate) fn plain(error: &anyhow::Error) -> String {
-    tenure::lock::in_words(&**error)
+    tenure_lock::in_words(&**error)
 }
 
 /// Reads a path as JSON.

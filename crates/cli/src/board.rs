@@ -13,7 +13,7 @@ use kube::Client;
 use kube::core::WatchEvent;
 use serde::Serialize;
 use serde_json::Value;
-use tenure::lock::LockKind;
+use tenure_lock::LockKind;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 

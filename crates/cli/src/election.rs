@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::Args;
 use kube::Client;
 use rustix::process::Signal;
-use tenure::lock::LockKind;
 use tenure::{Builder, Elector, Timing, identity};
+use tenure_lock::LockKind;
 
 use crate::connect::{self, Connect};
 use crate::observed_lock::{Gate, Notes, ObservedLock};

@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use tenure::lock::LockKind;
+use tenure_lock::LockKind;
 
 use crate::values::name;
 

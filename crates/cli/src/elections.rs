@@ -10,8 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use serde::Serialize;
 use serde_json::Value;
-use tenure::core::{Record, WallTime};
-use tenure::lock::{LEADER_ANNOTATION, LockKind, Resource, WatchOutcome, orders};
+use tenure_core::{Record, WallTime};
+use tenure_lock::{LEADER_ANNOTATION, LockKind, Resource, WatchOutcome, orders};
 
 use crate::api::{self, Clock};
 
@@ -255,7 +255,7 @@ pub(crate) fn see(client: &Client, kind: LockKind, object: Value, now: Timestamp
     }
     let completed = metadata["annotations"][COMPLETED].as_str();
     let completed_time = completed.map(str::to_owned);
-    let lock: Arc<dyn tenure::lock::Lock> = kind
+    let lock: Arc<dyn tenure_lock::Lock> = kind
         .open(client.clone(), &namespace, &name, &BTreeMap::new())
         .ok()?;
     let WatchOutcome::Present(snapshot) = lock.apply_watch_event(0, Some(object), None) else {

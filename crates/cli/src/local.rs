@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, test_kill_process};
-use tenure::lock::in_words;
+use tenure_lock::in_words;
 use tenure_apiserver::server::{Instance, default_data_dir};
 use tenure_host::files;
 

@@ -133,7 +133,7 @@ fn main() -> ExitCode {
     let runtime = match builder.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            let why = tenure::lock::in_words(&error);
+            let why = tenure_lock::in_words(&error);
             eprintln!("tenure: cannot start the runtime: {why}");
             return 125.into();
         }

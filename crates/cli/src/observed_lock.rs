@@ -11,8 +11,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 use tenure::clock::{Clock, SystemClock};
-use tenure::core::{LocalTime, Record, WallTime, WriteKind};
-use tenure::lock::{
+use tenure_core::{LocalTime, Record, WallTime, WriteKind};
+use tenure_lock::{
     Attempt, BoxFuture, Error, Lock, ObjectName, ObjectRef, Precision, Refusal, Snapshot, Verb,
     Watch, WatchOutcome,
 };

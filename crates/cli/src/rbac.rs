@@ -8,7 +8,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::api::PostParams;
 use kube::{Api, Client};
-use tenure::lock::LockKind;
+use tenure_lock::LockKind;
 
 /// Time limit of a permission check and of the query for the user's name.
 const LONGEST_CHECK: Duration = Duration::from_secs(10);

@@ -7,8 +7,8 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tenure::lock::duration::format as span;
 use tenure::{Term, Timing};
+use tenure_lock::duration::format as span;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::{Format, Writer};

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 /// Parses a Go duration: `15s`, `1m30s`, `500ms`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    tenure::lock::duration::parse(text)
+    tenure_lock::duration::parse(text)
 }
 
 /// Parses a boolean in all forms of Go's flags.

@@ -23,10 +23,10 @@ pub mod guard;
 pub mod input;
 pub mod machine;
 pub mod mark;
-#[cfg(feature = "mutants")]
+#[cfg(feature = "_mutants")]
 #[doc(hidden)]
 pub mod mutant;
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(feature = "_mutants"))]
 mod mutant;
 pub mod pair;
 pub mod random;
@@ -43,7 +43,7 @@ pub use guard::Guard;
 pub use input::{Input, Observation, Orders, Outcome, Source, StepDownOrder, Version};
 pub use machine::{Config, Election, Phase};
 pub use mark::Mark;
-#[cfg(feature = "mutants")]
+#[cfg(feature = "_mutants")]
 #[doc(hidden)]
 pub use mutant::{LifeMutant, Mutant, PairMutant, ShardMutant, SlotMutant};
 pub use random::Random;

@@ -1,6 +1,6 @@
 //! Seeded bugs that the simulator must find.
 //!
-//! A checker that has never found a bug proves little. With the hidden feature `mutants`, one of these bugs can be
+//! A checker that has never found a bug proves little. With the hidden feature `_mutants`, one of these bugs can be
 //! enabled in an election, and the simulator must detect each of them. V1-V9 are the ways in which client-go violates
 //! the guarantees (`docs/safety.md`). The others are mistakes that a change of this crate could make. Code asks a value
 //! of rules whether a bug is seeded. Without the feature the answer is the constant `false`.
@@ -8,11 +8,11 @@
 macro_rules! mutants {
     ($(#[$about:meta])* $kind:ident, $visibility:vis $rules:ident: $($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {
         $(#[$about])*
-        #[cfg_attr(not(feature = "mutants"), expect(unreachable_pub, reason = "hidden then"))]
+        #[cfg_attr(not(feature = "_mutants"), expect(unreachable_pub, reason = "hidden then"))]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $kind { $($(#[doc = $doc])* $name,)* }
 
-        #[cfg(feature = "mutants")]
+        #[cfg(feature = "_mutants")]
         impl $kind {
             /// All bugs of this kind.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
@@ -26,24 +26,24 @@ macro_rules! mutants {
         /// The shipped rules, or rules with a seeded bug that the simulator must find.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         $visibility struct $rules {
-            #[cfg(feature = "mutants")]
+            #[cfg(feature = "_mutants")]
             pub(crate) mutant: Option<$kind>,
         }
 
         impl $rules {
             /// Returns rules with a seeded bug.
-            #[cfg(feature = "mutants")]
+            #[cfg(feature = "_mutants")]
             #[doc(hidden)]
             $visibility const fn mutated(mutant: $kind) -> Self {
                 Self { mutant: Some(mutant) }
             }
 
-            #[cfg(feature = "mutants")]
+            #[cfg(feature = "_mutants")]
             pub(crate) fn is(self, mutant: $kind) -> bool {
                 self.mutant == Some(mutant)
             }
 
-            #[cfg(not(feature = "mutants"))]
+            #[cfg(not(feature = "_mutants"))]
             pub(crate) const fn is(self, _: $kind) -> bool {
                 false
             }
@@ -53,7 +53,7 @@ macro_rules! mutants {
 
 mutants! {
     /// One seeded bug of an election.
-    #[cfg_attr(not(feature = "mutants"), expect(dead_code, reason = "only `seeded.rs` names most of them"))]
+    #[cfg_attr(not(feature = "_mutants"), expect(dead_code, reason = "only `seeded.rs` names most of them"))]
     Mutant, pub(crate) ElectionRules:
     /// The guard starts at the response.
     GuardFromAnswer = "V1 guard counted from the answer",

@@ -364,7 +364,7 @@ impl Builder {
             events: self.events,
             event_source: self.event_source,
             candidate,
-            #[cfg(feature = "mutants")]
+            #[cfg(feature = "_mutants")]
             mutant: None,
         };
         Ok(Elector::new(
@@ -396,7 +396,7 @@ pub(crate) struct Settings {
     pub(crate) events: bool,
     pub(crate) event_source: Option<Arc<str>>,
     pub(crate) candidate: Option<Arc<Candidate>>,
-    #[cfg(feature = "mutants")]
+    #[cfg(feature = "_mutants")]
     pub(crate) mutant: Option<tenure_core::Mutant>,
 }
 

@@ -67,7 +67,7 @@ impl Elector {
     }
 
     /// Enables a seeded bug that the simulator must find.
-    #[cfg(feature = "mutants")]
+    #[cfg(feature = "_mutants")]
     #[doc(hidden)]
     pub fn mutate(mut self, mutant: tenure_core::Mutant) -> Self {
         self.settings.mutant = Some(mutant);

@@ -51,7 +51,8 @@
 //! ```
 //!
 //! This crate is the driver that users import. It connects the pure state machine of `tenure-core` with locks, clocks
-//! and work, and makes no election decisions itself. It contains no HTTP server.
+//! and work, and makes no election decisions itself. It contains no HTTP server. A program that implements a lock, or
+//! writes orders to an election, also depends on `tenure-lock`.
 //!
 //! | task | items |
 //! |---|---|
@@ -107,7 +108,6 @@ pub use tenure::{NotLeading, Tenure};
 pub use term::Term;
 pub use work::TaskSet;
 
-pub use tenure_core as core;
-pub use tenure_core::{FencingToken, StopReason, Timing};
-pub use tenure_lock as lock;
-pub use tenure_lock::{Lock, LockKind, MemoryLock};
+pub use tenure_core::timing::TimingProblem;
+pub use tenure_core::{FencingToken, LocalTime, Now, StopReason, Timing, WallTime};
+pub use tenure_lock::{Error as LockError, Lock, LockKind, MemoryLock};

@@ -9,9 +9,9 @@ use std::fmt;
 use std::time::Duration;
 
 use kube::Client;
-use tenure::core::timing::{Timing, TimingError, TimingProblem};
-use tenure::lock::duration;
 use tenure::{Elector, Ended, LockKind, Tenure};
+use tenure_core::timing::{Timing, TimingError, TimingProblem};
+use tenure_lock::duration;
 
 use crate::signals::exit;
 use crate::tasks::panic_text;

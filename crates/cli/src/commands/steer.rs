@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::Value;
-use tenure::lock::duration::format as span;
-use tenure::lock::orders;
+use tenure_lock::duration::format as span;
+use tenure_lock::orders;
 
 use crate::connect::{Connect, Opened};
 use crate::election_name::OneElection;

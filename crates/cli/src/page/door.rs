@@ -9,7 +9,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::api::PostParams;
 use kube::{Api, Client, Config};
-use tenure::lock::{LockKind, in_words};
+use tenure_lock::{LockKind, in_words};
 
 use super::feed::{Hello, Steer};
 use crate::api;

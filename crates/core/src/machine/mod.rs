@@ -28,7 +28,7 @@ mod observe;
 mod orders;
 mod request;
 mod rules;
-#[cfg(feature = "mutants")]
+#[cfg(feature = "_mutants")]
 mod seeded;
 mod stop;
 #[cfg(test)]
@@ -192,7 +192,7 @@ impl Election {
     }
 
     /// Enables a seeded bug that the simulator must find.
-    #[cfg(feature = "mutants")]
+    #[cfg(feature = "_mutants")]
     #[doc(hidden)]
     pub fn mutate(&mut self, mutant: crate::Mutant) {
         self.rules = Rules::mutated(mutant);
@@ -200,7 +200,7 @@ impl Election {
 
     /// Processes one input at one instant, and returns the commands for the driver.
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Command> {
-        #[cfg(feature = "mutants")]
+        #[cfg(feature = "_mutants")]
         if let Some(mutant) = self.rules.mutant {
             return self.step_with_bug(mutant, now, input);
         }

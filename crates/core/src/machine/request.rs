@@ -172,9 +172,7 @@ impl Election {
             self.state,
             State::Leading(_) | State::Stopping(_) | State::Releasing(_)
         );
-        !self.config.whole_seconds
-            || holding
-            || attempt.made.as_deref() == Some(&seen.version)
+        !self.config.whole_seconds || holding || attempt.made.as_deref() == Some(&seen.version)
     }
 
     /// Returns the time to write into the next record. It is never the same twice, because a write that changes nothing

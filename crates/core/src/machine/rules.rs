@@ -65,12 +65,12 @@ impl Rules {
     }
 
     /// Returns whether a bug is seeded.
-    #[cfg(feature = "mutants")]
+    #[cfg(feature = "_mutants")]
     pub(super) fn is_seeded(self) -> bool {
         self.mutant.is_some()
     }
 
-    #[cfg(not(feature = "mutants"))]
+    #[cfg(not(feature = "_mutants"))]
     #[expect(
         clippy::unused_self,
         reason = "the same signature with and without the feature"

@@ -78,9 +78,7 @@ impl Election {
             }
             Mutant::IgnoreMark => seen.mark = None,
             Mutant::BelieveStaleMark if seen.record.is_free() => seen.mark = None,
-            Mutant::OwnName
-                if seen.record.holder == self.config.identity && !self.wrote(seen) =>
-            {
+            Mutant::OwnName if seen.record.holder == self.config.identity && !self.wrote(seen) => {
                 self.attempts.truncate(4);
                 self.attempts.push(Attempt {
                     id: 0,

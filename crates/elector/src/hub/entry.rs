@@ -172,7 +172,7 @@ impl Entry {
             shared,
         } = start;
         let election = Election::new(settings.core);
-        #[cfg(feature = "mutants")]
+        #[cfg(feature = "_mutants")]
         let election = {
             let mut election = election;
             if let Some(mutant) = settings.mutant {

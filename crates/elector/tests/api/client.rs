@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use kube::Config;
 use tenure::LockKind;
-use tenure::lock::{Class, Lock};
 use tenure_apiserver::TestServer;
 use tenure_apiserver::server::Fault;
+use tenure_lock::{Class, Lock};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use tenure::core::Record;
-use tenure::lock::LockKind;
-use tenure::lock::orders::{STEP_DOWN_ANNOTATION, pause_patch, resume_patch, step_down_patch};
 use tenure::{Elector, StopReason};
 use tenure_apiserver::TestServer;
+use tenure_core::Record;
+use tenure_lock::LockKind;
+use tenure_lock::orders::{STEP_DOWN_ANNOTATION, pause_patch, resume_patch, step_down_patch};
 
 use crate::server::{LEASES, client, count, lead, lease, send, until, within};
 

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 
 use tenure::clock::{Clock, SystemClock, TokioClock};
-use tenure::core::{LocalTime, Now, WallTime};
-use tenure::lock::BoxFuture;
 use tenure::{Elector, Event, MemoryLock, Overrun, StopReason};
+use tenure_core::{LocalTime, Now, WallTime};
+use tenure_lock::BoxFuture;
 
 use crate::term::lead;
 use crate::wire::{Wire, pass, secs};

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tenure::clock::{Clock, TokioClock};
-use tenure::core::{Record, WriteKind};
-use tenure::lock::{BoxFuture, Error, ObjectRef, Precision, Snapshot, Watch, WatchOutcome};
 use tenure::{Builder, Elector, Lock, MemoryLock};
+use tenure_core::{Record, WriteKind};
+use tenure_lock::{BoxFuture, Error, ObjectRef, Precision, Snapshot, Watch, WatchOutcome};
 use tokio::sync::watch;
 
 /// The connection of one candidate to a lock that it shares with others.

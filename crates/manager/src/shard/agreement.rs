@@ -1,6 +1,6 @@
 //! The agreement of a group on its number of shards, stored in a dedicated Lease without a holder.
 //!
-//! [`tenure::core::shards`] decides what the agreement means; this module sends the requests. A replica waits here
+//! [`tenure_core::shards`] decides what the agreement means; this module sends the requests. A replica waits here
 //! until the group is open for its number, confirms each shard that it wins, and leaves when the group has another
 //! number.
 
@@ -14,9 +14,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::{Api, ResourceExt as _};
 use tenure::clock::{Clock as _, SystemClock};
-use tenure::core::record::MAX_LEASE;
-use tenure::core::shards::{Agreement, Decision, Joining, Listed, Obstacle, Rules};
-use tenure::core::{LocalTime, ResourceVersion, Timing, Version};
+use tenure_core::record::MAX_LEASE;
+use tenure_core::shards::{Agreement, Decision, Joining, Listed, Obstacle, Rules};
+use tenure_core::{LocalTime, ResourceVersion, Timing, Version};
 use tokio::sync::{Mutex, Notify, watch};
 
 use super::members::{GROUP_LABEL, agreement_lease, of_shard_lease};
@@ -268,7 +268,7 @@ impl Gate {
 
     /// Reads, decides, and writes the decision. Also returns the number of leases.
     async fn step(&self) -> Result<(Decision, usize), RequestFailed> {
-        // The list must come after the read: see `tenure::core::shards`.
+        // The list must come after the read: see `tenure_core::shards`.
         let agreed = self.read().await?;
         // The usual case needs no list, so that replicas that start together join together.
         if self.joining.lock().await.confirms(agreed.as_ref()) {

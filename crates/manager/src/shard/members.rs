@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
-use tenure::core::LocalTime;
+use tenure_core::LocalTime;
 
 use super::Shard;
 

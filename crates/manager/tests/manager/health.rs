@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tenure::Hub;
 use tenure::clock::{Clock, SystemClock};
-use tenure::core::{LocalTime, Now};
-use tenure::lock::BoxFuture;
 use tenure_apiserver::TestServer;
 use tenure_apiserver::server::Fault;
+use tenure_core::{LocalTime, Now};
+use tenure_lock::BoxFuture;
 use tenure_manager::{Builder, OnLoss};
 
 use super::site::get;

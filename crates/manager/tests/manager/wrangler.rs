@@ -38,10 +38,10 @@ async fn the_lock_of_2021_is_a_config_map_and_its_loss_is_told() {
         .lock_kind(LockKind::ConfigMaps)
         .run(std::future::pending::<()>(), |_| async move {
             let map = maps.get("w").await.unwrap();
-            let record = &map.metadata.annotations.unwrap()[tenure::lock::LEADER_ANNOTATION];
+            let record = &map.metadata.annotations.unwrap()[tenure_lock::LEADER_ANNOTATION];
             let mut record: serde_json::Value = serde_json::from_str(record).unwrap();
             record["holderIdentity"] = json!("thief");
-            let annotation = json!({ tenure::lock::LEADER_ANNOTATION: record.to_string() });
+            let annotation = json!({ tenure_lock::LEADER_ANNOTATION: record.to_string() });
             let patch = Patch::Merge(json!({ "metadata": { "annotations": annotation } }));
             let stolen = maps.patch("w", &PatchParams::default(), &patch).await;
             stolen.unwrap();

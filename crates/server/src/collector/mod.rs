@@ -205,7 +205,7 @@ impl Collector {
                 Err(error) => {
                     tracing::debug!(
                         kind = resource.name(),
-                        error = tenure::lock::in_words(&error),
+                        error = tenure_lock::in_words(&error),
                         "a watch failed; retrying"
                     );
                     // Do not wait for a kind that is gone or forbidden. Wait for a kind that could not be listed yet,

@@ -72,7 +72,7 @@ impl Storage {
                     Ok(Event::Delete(object)) => self.gone(&object),
                     Err(error) => {
                         let kind = K::plural(&());
-                        tracing::debug!(%kind, error = tenure::lock::in_words(&error), "a watch failed; retrying");
+                        tracing::debug!(%kind, error = tenure_lock::in_words(&error), "a watch failed; retrying");
                     }
                 }
             }

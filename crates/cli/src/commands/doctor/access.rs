@@ -7,7 +7,7 @@ use k8s_openapi::api::authorization::v1::{
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::json;
-use tenure::lock::{LockKind, Resource};
+use tenure_lock::{LockKind, Resource};
 
 use super::{Finding, Level};
 use crate::elections;

@@ -14,8 +14,8 @@ use anyhow::Result;
 use clap::Args;
 use kube::Client;
 use serde::Serialize;
-use tenure::core::Timing;
-use tenure::lock::LockKind;
+use tenure_core::Timing;
+use tenure_lock::LockKind;
 
 use crate::api;
 use crate::connect::{Connect, Opened};
@@ -269,7 +269,7 @@ impl Doctor {
             .renew_deadline(self.renew_deadline)
             .retry_period(self.retry_period)
             .build();
-        let span = tenure::lock::duration::format;
+        let span = tenure_lock::duration::format;
         let timing = match timing {
             Ok(timing) => timing,
             Err(error) => {

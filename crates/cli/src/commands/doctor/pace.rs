@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kube::Client;
 use serde_json::json;
-use tenure::core::Timing;
+use tenure_core::Timing;
 
 use super::{Finding, Level};
 use crate::api::{self, Clock};
@@ -51,7 +51,7 @@ pub(super) fn check(measured: &Measured, retry: Duration) -> Finding {
     };
     let [p50, p90, p99] = [50, 90, 99].map(|percent| percentile(&measured.took, percent));
     let timing = suggest(p99);
-    let span = tenure::lock::duration::format;
+    let span = tenure_lock::duration::format;
     let millis = |time: Duration| time.as_secs_f64() * 1000.0;
     let (lease, renew, again) = (
         timing.lease(),

@@ -6,7 +6,7 @@
 //! Role lacks that permission.
 
 use kube::Client;
-use tenure::lock::LockKind;
+use tenure_lock::LockKind;
 
 use crate::elections::{self, Seen};
 use crate::rbac;

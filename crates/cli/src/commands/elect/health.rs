@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use kube::Client;
 use serde_json::Value;
 use tenure::Handle;
-use tenure::lock::duration::format as span;
-use tenure::lock::in_words;
+use tenure_lock::duration::format as span;
+use tenure_lock::in_words;
 
 use super::args::Health;
 use crate::commands::run::Exit;

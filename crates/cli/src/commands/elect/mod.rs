@@ -19,10 +19,10 @@ use ::http::HeaderMap;
 use anyhow::{Context, Result};
 use kube::Client;
 use prometheus_client::metrics::gauge::Gauge;
-use tenure::lock::duration::format as span;
 use tenure::metrics::Registry;
 use tenure::{Elector, Metrics, Overrun};
 use tenure_exposition::expose;
+use tenure_lock::duration::format as span;
 use tokio::sync::watch;
 
 use crate::api;

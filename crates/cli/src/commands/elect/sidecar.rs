@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::Timestamp;
 use rustix::process::Signal;
-use tenure::lock::duration::format as span;
 use tenure::{Candidate, Event, StopReason, Term};
+use tenure_lock::duration::format as span;
 
 use super::outlets::{News, Notice, Outlets, PATIENCE, Share};
 use super::view::{Seen, View};

@@ -12,7 +12,7 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
 use rustix::time::{ClockId, clock_gettime};
-use tenure::lock::in_words;
+use tenure_lock::in_words;
 
 use super::kin::{self, Process};
 

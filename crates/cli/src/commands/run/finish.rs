@@ -7,7 +7,7 @@ use http::{Request, header};
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
-use tenure::lock::{Resource, Snapshot};
+use tenure_lock::{Resource, Snapshot};
 
 use crate::elections::COMPLETED;
 use crate::observed_lock::Notes;

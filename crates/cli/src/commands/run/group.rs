@@ -15,7 +15,7 @@ use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, kill_process_group, set_child_subreaper,
     test_kill_process_group, waitpid,
 };
-use tenure::lock::in_words;
+use tenure_lock::in_words;
 
 use super::cgroup::Cgroup;
 use super::kin::{self, Process};

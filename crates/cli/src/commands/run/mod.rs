@@ -25,7 +25,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use kube::Client;
 use rustix::process::Signal;
-use tenure::lock::duration::format as span;
+use tenure_lock::duration::format as span;
 
 use crate::api;
 use crate::connect::Connect;

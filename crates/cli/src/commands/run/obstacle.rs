@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use kube::Client;
-use tenure::lock::duration::format as span;
+use tenure_lock::duration::format as span;
 
 use crate::rbac::{self, Needs};
 

@@ -6,7 +6,7 @@
 //! nothing else.
 //!
 //! An election is used with slots or without. Both kinds of candidates read what the other kind writes, at the start and
-//! again after each term was won. [`tenure::core::slots`] decides; this module reads and writes.
+//! again after each term was won. [`tenure_core::slots`] decides; this module reads and writes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use http::{Request, header};
 use kube::Client;
 use serde_json::{Value, json};
 use tenure::clock::{Clock as _, SystemClock};
-use tenure::core::slots::{Decision, Lead, Led, Rules, Start, Whole};
-use tenure::lock::{LockKind, Resource, WatchOutcome};
+use tenure_core::slots::{Decision, Lead, Led, Rules, Start, Whole};
+use tenure_lock::{LockKind, Resource, WatchOutcome};
 
 use super::args::Run;
 use super::{FAILED, USAGE};

@@ -111,7 +111,7 @@ pub(crate) fn watch(args: &[OsString]) -> u8 {
     };
     let cgroup = (!cgroup.is_empty()).then(|| Cgroup::at(Path::new(cgroup)));
     run(wrapper, keep, cgroup.as_ref()).unwrap_or_else(|error| {
-        let why = tenure::lock::in_words(&error);
+        let why = tenure_lock::in_words(&error);
         eprintln!("tenure: the watchdog of the command failed: {why}");
         FAILED
     })

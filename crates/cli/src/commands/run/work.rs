@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tenure::clock::{Clock, SystemClock};
-use tenure::core::{LocalTime, StopReason};
 use tenure::deadline::Deadline;
 use tenure::{Handle, Term};
+use tenure_core::{LocalTime, StopReason};
 
 use super::args::OnExit;
 use super::cgroup::Cgroup;

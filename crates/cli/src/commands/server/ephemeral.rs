@@ -134,7 +134,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            let why = tenure::lock::in_words(&error);
+            let why = tenure_lock::in_words(&error);
             super::note(&format!("cannot remove {}: {why}", self.0.display()));
         }
     }

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use kube::Client;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use tenure::lock::LockKind;
+use tenure_lock::LockKind;
 use tokio::sync::mpsc;
 
 use crate::api;

@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
 use tenure::Handle;
-use tenure::core::Record;
-use tenure::core::undertaker::{PodId, Vigil};
-use tenure::lock::{LockKind, TERM_ANNOTATION};
+use tenure_core::Record;
+use tenure_core::undertaker::{PodId, Vigil};
+use tenure_lock::{LockKind, TERM_ANNOTATION};
 use tokio::time::timeout;
 
 use super::{AGAIN, LEASE_SECONDS, OwnPod, REQUEST, reference};
@@ -204,8 +204,8 @@ mod tests {
 
     use http::{Method, StatusCode};
     use tenure::Event;
-    use tenure::core::ResourceVersion;
-    use tenure::core::undertaker::{PodObservation, PodStage, Rules};
+    use tenure_core::ResourceVersion;
+    use tenure_core::undertaker::{PodObservation, PodStage, Rules};
 
     use super::*;
     use crate::commands::elect::life::scripted::{self, Act};

@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tenure::core::ResourceVersion;
-use tenure::core::undertaker::{PodId, PodObservation, PodStage};
-use tenure::lock::LockKind;
+use tenure_core::ResourceVersion;
+use tenure_core::undertaker::{PodId, PodObservation, PodStage};
+use tenure_lock::LockKind;
 
 use crate::election::Election;
 pub(super) use lease::Lease;

@@ -8,7 +8,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use kube::Client;
-use tenure::core::undertaker::{NotOwnPod, PodId, Rules, verify_own_pod};
+use tenure_core::undertaker::{NotOwnPod, PodId, Rules, verify_own_pod};
 use tokio::time::timeout;
 
 use super::{AGAIN, MARK, REQUEST, observation, pod_path};

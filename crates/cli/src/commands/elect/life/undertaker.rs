@@ -12,8 +12,8 @@ use kube::Client;
 use kube::core::WatchEvent;
 use prometheus_client::metrics::gauge::Gauge;
 use serde_json::Value;
-use tenure::core::ResourceVersion;
-use tenure::core::undertaker::{PodId, Rules, Verdict, Vigil};
+use tenure_core::ResourceVersion;
+use tenure_core::undertaker::{PodId, Rules, Verdict, Vigil};
 use tokio::time::timeout;
 
 use super::{AGAIN, LEASE_SECONDS, Lease, MARK, REQUEST, observation, pod_path, revision};

@@ -9,8 +9,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use tenure::lock::duration::format as span;
-use tenure::lock::in_words;
+use tenure_lock::duration::format as span;
+use tenure_lock::in_words;
 use tokio::process::Child;
 
 use super::{News, Notice, PATIENCE, Queue};

@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tenure::Term;
 use tenure::clock::{Clock, SystemClock};
-use tenure::core::LocalTime;
+use tenure_core::LocalTime;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::select_all;
-use tenure::lock::duration::format as span;
+use tenure_lock::duration::format as span;
 use tenure::{Event, Status, Term};
 
 use super::super::obstacle::Obstacles;
