@@ -2,18 +2,16 @@
 
 use std::any::Any;
 use std::fmt;
-use std::panic::AssertUnwindSafe;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 
-use futures_util::FutureExt as _;
 use kube::Client;
 use tenure_core::{StopReason, Timing};
 use tenure_lock::{Lock, LockKind};
 
 use crate::builder::{Builder, Settings};
 use crate::callbacks::Callbacks;
-use crate::candidate::{Candidate, Event};
+use crate::candidate::{Candidate, Race};
 use crate::clock::Clock;
 use crate::handle::Handle;
 use crate::hub::Hub;
@@ -270,91 +268,4 @@ fn message(payload: &(dyn Any + Send)) -> &str {
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message")
-}
-
-/// A candidacy together with its shutdown.
-struct Race<'a, S> {
-    candidate: Candidate,
-    shutdown: Pin<&'a mut S>,
-    asked: bool,
-    over: bool,
-}
-
-impl<'a, S: Future> Race<'a, S> {
-    fn new(elector: Elector, rejoin: bool, shutdown: Pin<&'a mut S>) -> Self {
-        let candidate = if rejoin {
-            elector.start()
-        } else {
-            elector.start_once()
-        };
-        Self {
-            candidate,
-            shutdown,
-            asked: false,
-            over: false,
-        }
-    }
-
-    /// Returns the next event. Forwards a shutdown while it waits.
-    async fn next(&mut self) -> Option<Event> {
-        loop {
-            tokio::select! {
-                biased;
-                event = self.candidate.next() => return event,
-                _ = self.shutdown.as_mut(), if !self.asked => {
-                    self.asked = true;
-                    self.candidate.shutdown();
-                }
-            }
-        }
-    }
-
-    /// Waits until this candidate leads; returns nothing if it never will.
-    async fn next_term(&mut self, new_leader: &mut impl FnMut(&str)) -> Option<Term> {
-        while !self.over {
-            match self.next().await {
-                Some(Event::Lead(term)) => return Some(term),
-                Some(Event::NewLeader(holder)) => new_leader(&holder),
-                Some(Event::Finished) | None => self.over = true,
-                Some(_) => {}
-            }
-        }
-        None
-    }
-
-    /// Runs the work of a term.
-    async fn during<W: Future>(
-        &mut self,
-        term: &Term,
-        work: W,
-        new_leader: &mut impl FnMut(&str),
-    ) -> Ended<W::Output> {
-        let mut work = pin!(AssertUnwindSafe(work).catch_unwind());
-        let mut drop_due = pin!(term.drop_due());
-        loop {
-            tokio::select! {
-                biased;
-                event = self.next(), if !self.over => match event {
-                    Some(Event::NewLeader(holder)) => new_leader(&holder),
-                    Some(Event::Finished) | None => self.over = true,
-                    Some(_) => {}
-                },
-                result = &mut work => {
-                    return match (result, term.reason()) {
-                        (Err(payload), _) => Ended::Panicked(payload),
-                        (Ok(output), None) => Ended::Completed(output),
-                        (Ok(output), Some(reason)) => Ended::Stopped {
-                            reason,
-                            output: Some(output),
-                        },
-                    };
-                }
-                () = &mut drop_due => {
-                    tracing::warn!(lock = term.lock(), "work did not stop before its deadline; dropping it");
-                    let reason = term.reason().unwrap_or(StopReason::GuardExpired);
-                    return Ended::Stopped { reason, output: None };
-                }
-            }
-        }
-    }
 }

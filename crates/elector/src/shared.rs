@@ -5,16 +5,14 @@
 //! ends the election. In both cases the driver steps down, waits for the last [`Tenure`] of the work, and releases the
 //! lock, in that order.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tenure_core::Now;
 use tokio::sync::mpsc;
 
-use crate::candidate::Event;
+use crate::candidate::Mailbox;
 use crate::clock::Clock;
 use crate::health::{STILL, Vitals};
 use crate::hub::{Ask, Message};
@@ -55,15 +53,7 @@ pub(crate) struct Shared {
     pub(crate) vitals: Mutex<Vitals>,
     pub(crate) term: Mutex<Option<Tenure>>,
     pub(crate) link: OnceLock<(mpsc::WeakUnboundedSender<Message>, u64)>,
-    mail: Mutex<Mail>,
-}
-
-/// A queue without a preallocated buffer, because thousands of idle elections should cost little.
-#[derive(Debug, Default)]
-struct Mail {
-    queue: VecDeque<Event>,
-    waker: Option<Waker>,
-    closed: bool,
+    pub(crate) mailbox: Mailbox,
 }
 
 impl Shared {
@@ -84,7 +74,7 @@ impl Shared {
             vitals: Mutex::default(),
             term: Mutex::default(),
             link: OnceLock::new(),
-            mail: Mutex::default(),
+            mailbox: Mailbox::default(),
         }
     }
 
@@ -94,44 +84,6 @@ impl Shared {
             && let Some(inbox) = inbox.upgrade()
         {
             Link { inbox, id: *id }.send(ask);
-        }
-    }
-
-    /// Queues an event. If there is no receiver any more, the event is dropped together with its term.
-    pub(crate) fn deliver(&self, event: Event) {
-        let mut mail = lock(&self.mail);
-        if mail.closed {
-            drop(mail);
-            drop(event);
-            return;
-        }
-        mail.closed = matches!(event, Event::Finished);
-        mail.queue.push_back(event);
-        if let Some(waker) = mail.waker.take() {
-            waker.wake();
-        }
-    }
-
-    /// Closes the queue: the last event has been delivered, or there is no receiver.
-    pub(crate) fn close_mail(&self) {
-        let mut mail = lock(&self.mail);
-        mail.closed = true;
-        let waker = mail.waker.take();
-        // Drop the events after unlocking, because a term that ends calls other code.
-        let unheard = std::mem::take(&mut mail.queue);
-        drop(mail);
-        drop(unheard);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    /// Marks the driver as ended. Queued events can still be received.
-    pub(crate) fn no_more_mail(&self) {
-        let mut mail = lock(&self.mail);
-        mail.closed = true;
-        if let Some(waker) = mail.waker.take() {
-            waker.wake();
         }
     }
 
@@ -186,22 +138,5 @@ impl Shared {
         vitals.failing = Some((since.unwrap_or(now.local), error.clone()));
         drop(vitals);
         tracing::debug!(lock = %self.lock, %error, "the same request failed again; retrying");
-    }
-
-    pub(crate) fn poll_mail(&self, waker: &Waker) -> Poll<Option<Event>> {
-        let mut mail = lock(&self.mail);
-        match mail.queue.pop_front() {
-            Some(event) => {
-                if mail.queue.is_empty() {
-                    mail.queue = VecDeque::new();
-                }
-                Poll::Ready(Some(event))
-            }
-            None if mail.closed => Poll::Ready(None),
-            None => {
-                mail.waker = Some(waker.clone());
-                Poll::Pending
-            }
-        }
     }
 }

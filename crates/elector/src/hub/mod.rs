@@ -7,18 +7,22 @@
 //!                             └──────────┘
 //! ```
 //!
+//! | part | content |
+//! |---|---|
+//! | `task.rs` | the loop of the hub |
+//! | `watching` | watches of the API server, and their subscribers |
+//! | `entry` | one election: its inputs and its commands |
+//! | `sending` | requests to the API server: queued, in flight, answered |
+//! | `timers.rs` | the next deadline of each election |
+//!
 //! The hub makes no election decisions. It passes inputs to each [`Election`](tenure_core::Election) and executes its
 //! commands, in order.
 
-mod announce;
-mod commands;
 mod entry;
-mod event;
-mod feed;
-mod requests;
+mod sending;
 mod task;
 mod timers;
-mod watches;
+mod watching;
 
 use std::fmt;
 use std::sync::Arc;
@@ -115,7 +119,7 @@ impl Hub {
             shared: shared.clone(),
         };
         if self.inbox.send(Message::Start(Box::new(start))).is_err() {
-            shared.no_more_mail();
+            shared.mailbox.end();
         }
         Candidate::new(shared.clone(), link)
     }

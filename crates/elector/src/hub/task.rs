@@ -4,15 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kube::Client;
-use tenure_core::{Input, LocalTime};
-use tenure_lock::BoxFuture;
+use tenure_core::Input;
 use tokio::sync::mpsc;
 
-use super::entry::{Done, Entry, World};
-use super::event::ChangeLines;
-use super::feed::FeedEvent;
-use super::requests::Turn;
-use super::timers::Timers;
+use super::entry::{Entry, World};
+use super::sending::{Done, Turn};
+use super::timers::{Alarm, Timers};
+use super::watching::{ChangeLines, FeedEvent};
 use super::{Message, Start};
 use crate::clock::Clock;
 
@@ -198,31 +196,5 @@ impl Task {
             let times = times.map(|(due, latest)| (due, if many { latest } else { due }));
             self.timers.set(id, times);
         }
-    }
-}
-
-/// One sleep that is kept between iterations, because most iterations do not change the next deadline.
-#[derive(Default)]
-struct Alarm {
-    at: Option<LocalTime>,
-    sleep: Option<BoxFuture<'static, ()>>,
-}
-
-impl Alarm {
-    /// Sets the alarm. It fires at the instant or earlier; an alarm that fires too early is set again.
-    fn set(&mut self, clock: &dyn Clock, at: LocalTime) {
-        if self.at.is_none_or(|set| at < set) {
-            self.at = Some(at);
-            self.sleep = Some(clock.sleep_until(at));
-        }
-    }
-
-    /// Completes when the alarm fires; never if it is not set. Cancel safe.
-    async fn rings(&mut self) {
-        match &mut self.sleep {
-            Some(sleep) => sleep.await,
-            None => std::future::pending().await,
-        }
-        *self = Self::default();
     }
 }

@@ -1,8 +1,11 @@
-//! One deadline per election, in order.
+//! One deadline per election, in order, and the sleep until the next one.
 
 use std::collections::{BTreeSet, HashMap};
 
 use tenure_core::LocalTime;
+use tenure_lock::BoxFuture;
+
+use crate::clock::Clock;
 
 /// The due time and the latest wake-up time of each election. The alarm fires when the first election reaches its
 /// latest time, and all elections that are due by then are woken with it. An election that ends leaves no entry.
@@ -56,6 +59,32 @@ impl Timers {
         assert_eq!(self.due.len(), self.armed.len());
         assert_eq!(self.latest.len(), self.armed.len());
         self.due.len()
+    }
+}
+
+/// One sleep that is kept between iterations, because most iterations do not change the next deadline.
+#[derive(Default)]
+pub(super) struct Alarm {
+    at: Option<LocalTime>,
+    sleep: Option<BoxFuture<'static, ()>>,
+}
+
+impl Alarm {
+    /// Sets the alarm. It fires at the instant or earlier; an alarm that fires too early is set again.
+    pub(super) fn set(&mut self, clock: &dyn Clock, at: LocalTime) {
+        if self.at.is_none_or(|set| at < set) {
+            self.at = Some(at);
+            self.sleep = Some(clock.sleep_until(at));
+        }
+    }
+
+    /// Completes when the alarm fires; never if it is not set. Cancel safe.
+    pub(super) async fn rings(&mut self) {
+        match &mut self.sleep {
+            Some(sleep) => sleep.await,
+            None => std::future::pending().await,
+        }
+        *self = Self::default();
     }
 }
 

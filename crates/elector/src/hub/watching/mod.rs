@@ -2,6 +2,14 @@
 //!
 //! A single election of a kind in a namespace watches its object by name. From the second election on, they share one
 //! watch of the whole kind in that namespace. If that is forbidden, each election gets its own watch again.
+//!
+//! | file | content |
+//! |---|---|
+//! | `feed.rs` | one watch of the API server, and the changes that it receives |
+//! | `event.rs` | one line of a watch, and the object in it |
+
+mod event;
+mod feed;
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -13,8 +21,9 @@ use tenure_core::ResourceVersion;
 use tenure_lock::{ObjectName, Resource};
 use tokio::sync::mpsc;
 
-use super::event::WatchedObject;
-use super::feed::{Feed, FeedEvent, is_forbidden};
+pub(super) use self::event::WatchedObject;
+pub(super) use self::feed::{ChangeLine, ChangeLines, FeedEvent};
+use self::feed::{Feed, is_forbidden};
 use crate::plain::plain;
 
 /// A subscriber of an object: an election, and the index of the object in it.
@@ -199,7 +208,7 @@ impl Watches {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// Maps a feed event to its subscribers.
+    /// Maps a feed event to its subscribers. Changes are looked up one by one instead; see [`members`](Self::members).
     pub(super) fn sort(&mut self, feed: u64, event: FeedEvent) -> Vec<(Member, Delivery)> {
         let mut deliveries = Vec::new();
         let Some(place) = self.places.get(&feed) else {
@@ -219,13 +228,7 @@ impl Watches {
                     deliveries.extend(members.iter().copied().zip(copies.map(Delivery::Object)));
                 }
             }
-            FeedEvent::ChangeLines(changes) => {
-                for change in changes.iter() {
-                    let members = group.members.get(change.name).into_iter().flatten();
-                    deliveries
-                        .extend(members.map(|member| (*member, Delivery::Object(change.shown()))));
-                }
-            }
+            FeedEvent::ChangeLines(_) => {}
             FeedEvent::Deleted { name, revision } => {
                 let revision = ResourceVersion::new(revision);
                 let members = group.members.get(name.as_str()).into_iter().flatten();

@@ -3,6 +3,14 @@
 //! Thousands of elections share a few connections. A queued request needs only a few words of memory; only a sent
 //! request becomes a future with its buffers. A queued request counts as sent, so waiting shortens guards and never
 //! lengthens them.
+//!
+//! | file | content |
+//! |---|---|
+//! | `announce.rs` | the LeaseCandidate of a coordinated election |
+//! | `post.rs` | Events about elections |
+
+mod announce;
+mod post;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,10 +19,14 @@ use std::time::Duration;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
-use tenure_core::LocalTime;
-use tenure_lock::BoxFuture;
+use tenure_core::{LocalTime, Record, WriteKind};
+use tenure_lock::candidate::CandidateSighting;
+use tenure_lock::{BoxFuture, Class, Snapshot};
+use tokio::sync::watch;
+use tracing::Instrument as _;
 
-use super::entry::Done;
+pub(super) use self::announce::Announcer;
+use super::entry::{Entry, World};
 use crate::events::Note;
 
 /// Limit of requests in flight while none waits, if each needs a connection.
@@ -33,6 +45,52 @@ const POSTS: usize = 2;
 
 /// An Event that was not sent after this time is dropped.
 const STALE: Duration = Duration::from_secs(5);
+
+/// Result of a future of an election.
+pub(super) enum Done {
+    /// A read.
+    Read(u64, Result<Option<Snapshot>, tenure_lock::Error>),
+    /// A write.
+    Written(u64, Result<Snapshot, tenure_lock::Error>),
+    /// A change of a lock in this process.
+    Changed(watch::Receiver<Option<Snapshot>>),
+    /// An Event.
+    Posted(Result<(), String>),
+    /// The LeaseCandidate.
+    Announced(Result<CandidateSighting, String>),
+}
+
+/// The request that the state machine waits for.
+pub(super) struct Request {
+    pub(super) id: u64,
+    pub(super) sent: LocalTime,
+    pub(super) expires: LocalTime,
+    pub(super) renewal: bool,
+    pub(super) stage: Stage,
+}
+
+/// Stage of a request.
+pub(super) enum Stage {
+    /// In the queue of the hub.
+    Queued(Job),
+    /// Sent, and not answered yet.
+    Sent(AbortHandle),
+}
+
+/// The operation of a request on the lock.
+pub(super) enum Job {
+    Read,
+    Write(Box<(WriteKind, Record, Option<Snapshot>)>),
+}
+
+impl Request {
+    /// Aborts the request and closes its connection. A queued request is skipped.
+    pub(super) fn abort(&self) {
+        if let Stage::Sent(abort) = &self.stage {
+            abort.abort();
+        }
+    }
+}
 
 /// The next item to send.
 pub(super) enum Turn {
@@ -159,6 +217,99 @@ impl Requests {
 fn allowed(waited: Duration) -> usize {
     let units = usize::try_from(waited.as_millis() / GROWTH.as_millis()).unwrap_or(MOST);
     USUAL.saturating_add(units.saturating_mul(units)).min(MOST)
+}
+
+impl Entry {
+    pub(super) fn queue(
+        &mut self,
+        world: &mut World,
+        id: u64,
+        timeout: Duration,
+        renewal: bool,
+        job: Job,
+    ) {
+        let sent = world.clock.now().local;
+        if !std::mem::replace(&mut self.queued, true) {
+            world.requests.queue(sent, self.id);
+        }
+        let request = Request {
+            id,
+            sent,
+            expires: sent + timeout,
+            renewal,
+            stage: Stage::Queued(job),
+        };
+        // The state machine may have given up on the previous request.
+        if let Some(late) = self.request.replace(request) {
+            late.abort();
+        }
+    }
+
+    /// Sends the request of this election, unless it was given up in the queue.
+    pub(super) fn send(&mut self, world: &mut World) {
+        self.queued = false;
+        let Some(request) = &mut self.request else {
+            return;
+        };
+        if request.expires <= world.clock.now().local {
+            // The request was given up, or is about to be. A renewal without a waiting election would only delay the
+            // next leader.
+            return;
+        }
+        let id = request.id;
+        let Stage::Queued(job) = &mut request.stage else {
+            return;
+        };
+        let (job, lock) = (std::mem::replace(job, Job::Read), self.lock.clone());
+        let send = async move {
+            match job {
+                Job::Read => Done::Read(id, lock.read().await),
+                Job::Write(write) => {
+                    let (kind, record, base) = *write;
+                    Done::Written(id, lock.write(&kind, &record, base.as_ref()).await)
+                }
+            }
+        };
+        let send = send.instrument(self.span.clone());
+        request.stage = Stage::Sent(world.requests.send(self.id, send));
+    }
+
+    /// Drops a request that timed out, and closes its connection. The state machine knows the timeout too, and treats
+    /// the request as failed without an input.
+    pub(super) fn drop_late_request(&mut self, world: &World) {
+        let now = world.clock.now();
+        if let Some(late) = self.request.take_if(|r| r.expires <= now.local) {
+            late.abort();
+            let error = format!("no response about {} in time", self.lock.describe());
+            self.record(|metrics| metrics.failed(Class::Unknown, now.wall));
+            self.shared.fails(now, &error.into());
+        }
+    }
+
+    pub(super) fn answered(&mut self, world: &mut World, id: u64) {
+        world.requests.share(self.lock.shares_connection());
+        let request = self.request.take_if(|request| request.id == id);
+        if let Some(renewal) = request.filter(|request| request.renewal) {
+            let took = world.clock.now().local.since(renewal.sent);
+            self.record(|metrics| metrics.renewed(took));
+        }
+    }
+
+    pub(super) fn failed(&self, world: &World, error: &tenure_lock::Error) {
+        let now = world.clock.now();
+        self.record(|metrics| metrics.failed(error.class(), now.wall));
+        if error.class() == Class::Refused {
+            // Another candidate was faster. This is normal contention, and the server works.
+            tracing::debug!(%error, "refused");
+            self.shared.works();
+        } else {
+            let text = error.to_string().into();
+            match error.class() {
+                Class::Unusable => self.shared.fails_until_changed(now, &text),
+                _ => self.shared.fails(now, &text),
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,9 @@
 //! The feed lists, watches from the revision of the list, and starts again when the server has dropped that revision
 //! (410). Without the name of an object it covers a whole kind in a namespace. With a name it requests only that
 //! object, which permissions limited to `resourceNames` allow.
+//!
+//! A process that leads thousands of elections receives each of its renewals again through the watch. Such an event is
+//! recognized by its version, so that only the version is read, in place ([`ChangeLines`]).
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -16,13 +19,13 @@ use kube::core::Status;
 use kube::core::request::Request;
 use serde::Deserialize;
 use serde_json::Value;
-use tenure_core::{Random, ResourceVersion};
+use tenure_core::{Random, ResourceVersion, Version};
 use tenure_lock::{Lean, Resource};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::event::{ChangeLines, WatchEvent, WatchedObject};
+use super::event::{WatchEvent, WatchedObject};
 use crate::clock::pause as rest;
 
 /// Timeout for a list, and for the beginning of a watch.
@@ -42,7 +45,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// An event of a feed.
 #[derive(Debug)]
-pub(super) enum FeedEvent {
+pub(in crate::hub) enum FeedEvent {
     /// An object is in this state.
     Object(WatchedObject),
     /// Objects changed, one after the other.
@@ -275,6 +278,83 @@ impl Source {
     }
 }
 
+/// Lines of changes, in the order of arrival.
+#[derive(Debug, Default)]
+pub(in crate::hub) struct ChangeLines(String);
+
+/// A change whose line begins in the format of servers written in Go, so that its beginning is sufficient to identify
+/// the version.
+#[derive(Debug)]
+pub(in crate::hub) struct ChangeLine<'a> {
+    pub(in crate::hub) name: &'a str,
+    uid: &'a str,
+    pub(in crate::hub) revision: &'a str,
+    /// The object as text.
+    pub(in crate::hub) object: &'a str,
+}
+
+impl ChangeLines {
+    /// Number of bytes after which changes are passed on, even if more have arrived.
+    const MANY: usize = 32 * 1024;
+
+    /// Adds a line in this format; returns `None` if it must be parsed.
+    pub(in crate::hub) fn take_in(&mut self, line: &[u8]) -> Option<ChangeLine<'_>> {
+        let line = str::from_utf8(line).ok()?;
+        head(line)?;
+        let start = self.0.len();
+        self.0.push_str(line);
+        head(&self.0[start..])
+    }
+
+    pub(in crate::hub) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(in crate::hub) fn is_many(&self) -> bool {
+        self.0.len() >= Self::MANY
+    }
+
+    /// Returns the changes in their order.
+    pub(in crate::hub) fn iter(&self) -> impl Iterator<Item = ChangeLine<'_>> {
+        self.0.lines().filter_map(head)
+    }
+}
+
+impl ChangeLine<'_> {
+    /// Returns whether it led to this version.
+    pub(in crate::hub) fn is(&self, version: &Version) -> bool {
+        self.revision == version.revision.as_str() && *self.uid == *version.uid
+    }
+
+    /// Returns a copy of the object.
+    pub(in crate::hub) fn shown(&self) -> WatchedObject {
+        WatchedObject::from_text(self.name, self.uid, self.revision, self.object)
+    }
+}
+
+fn head(line: &str) -> Option<ChangeLine<'_>> {
+    let object = line.strip_prefix(r#"{"type":"MODIFIED","object":"#)?;
+    let object = object.trim_ascii_end().strip_suffix('}')?;
+    let (_, rest) = plain_text(object.strip_prefix(r#"{"kind":"#)?)?;
+    let (_, rest) = plain_text(rest.strip_prefix(r#","apiVersion":"#)?)?;
+    let (name, rest) = plain_text(rest.strip_prefix(r#","metadata":{"name":"#)?)?;
+    let (_, rest) = plain_text(rest.strip_prefix(r#","namespace":"#)?)?;
+    let (uid, rest) = plain_text(rest.strip_prefix(r#","uid":"#)?)?;
+    let (revision, _) = plain_text(rest.strip_prefix(r#","resourceVersion":"#)?)?;
+    Some(ChangeLine {
+        name,
+        uid,
+        revision,
+        object,
+    })
+}
+
+/// Returns a string without escapes, and the text after it.
+fn plain_text(json: &str) -> Option<(&str, &str)> {
+    let (text, rest) = json.strip_prefix('"')?.split_once('"')?;
+    (!text.contains('\\')).then_some((text, rest))
+}
+
 /// A page of a list.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -341,7 +421,7 @@ async fn within<T>(
 
 #[cfg(test)]
 mod tests {
-    use super::{check_order, is_gone};
+    use super::*;
 
     #[test]
     fn watch_whose_revision_goes_back_is_listed_again() {
@@ -350,5 +430,56 @@ mod tests {
         }
         let error = check_order("100", "99").expect_err("it went back");
         assert!(is_gone(&error), "{error}");
+    }
+
+    #[test]
+    fn a_line_as_servers_write_it_is_read_no_further_than_needed() {
+        let line = r#"{"type":"MODIFIED","object":{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"x","namespace":"ns","uid":"u","resourceVersion":"7","creationTimestamp":"2026-01-02T03:04:05Z"},"spec":{"holderIdentity":"a"}}}"#;
+        let quick = head(line).expect("it is such a line");
+        let Ok(WatchEvent::Changed(thorough)) = WatchEvent::parse(line.as_bytes()) else {
+            panic!("{line}");
+        };
+        assert_eq!((quick.name, quick.revision), ("x", &*thorough.revision));
+        assert!(thorough.is(&Version {
+            uid: quick.uid.into(),
+            revision: ResourceVersion::new(quick.revision),
+        }));
+        let object = quick.shown().into_object().expect("it is whole");
+        assert_eq!(object["spec"]["holderIdentity"], "a");
+        for other in [
+            line.replace("MODIFIED", "DELETED"),
+            line.replace("MODIFIED", "ERROR"),
+            line.replace("\"u\"", r#""\u0075""#),
+            line.replace("\"namespace\":\"ns\",", ""),
+            line.replace("\"u\"", "7"),
+        ] {
+            assert!(head(&other).is_none(), "{other}");
+        }
+    }
+
+    #[test]
+    fn changes_are_kept_in_their_order_and_others_are_not_taken() {
+        let line = |name: &str, revision: &str| {
+            format!(
+                r#"{{"type":"MODIFIED","object":{{"kind":"Lease","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"ns","uid":"u","resourceVersion":"{revision}"}}}}}}"#
+            ) + "\n"
+        };
+        let mut changes = ChangeLines::default();
+        assert!(changes.is_empty() && changes.take_in(b"\xff\n").is_none());
+        for (name, revision) in [("x", "7"), ("y", "8"), ("x", "9")] {
+            let change = changes.take_in(line(name, revision).as_bytes()).unwrap();
+            assert_eq!((change.name, change.revision), (name, revision));
+        }
+        let deleted = line("x", "10").replace("MODIFIED", "DELETED");
+        assert!(changes.take_in(deleted.as_bytes()).is_none());
+        let seen: Vec<_> = changes.iter().map(|c| (c.name, c.revision)).collect();
+        assert_eq!(seen, [("x", "7"), ("y", "8"), ("x", "9")]);
+        let version = Version {
+            uid: "u".into(),
+            revision: ResourceVersion::new("8"),
+        };
+        let known: Vec<_> = changes.iter().map(|change| change.is(&version)).collect();
+        assert_eq!(known, [false, true, false]);
+        assert!(!changes.is_many());
     }
 }

@@ -1,8 +1,4 @@
-//! One line of a watch.
-//!
-//! A process that leads thousands of elections receives each of its renewals again through the watch. Such an event is
-//! recognized by its version, so at first only the version is read, in place. The object is parsed only when it is
-//! needed.
+//! One line of a watch, and the object in it. The object is parsed only when it is needed.
 
 use std::borrow::Cow;
 
@@ -25,7 +21,7 @@ pub(super) enum WatchEvent {
 
 /// An object as delivered by the server.
 #[derive(Clone, Debug)]
-pub(super) struct WatchedObject {
+pub(in crate::hub) struct WatchedObject {
     pub(super) name: String,
     uid: String,
     pub(super) revision: String,
@@ -58,19 +54,29 @@ impl WatchedObject {
         }
     }
 
+    /// Creates it from the text of the object.
+    pub(super) fn from_text(name: &str, uid: &str, revision: &str, text: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            revision: revision.to_owned(),
+            object: Object::Text(text.into()),
+        }
+    }
+
     /// Returns whether it comes from a list. A restored store may list a revision that was observed before, with a
     /// different content.
-    pub(super) fn is_listed(&self) -> bool {
+    pub(in crate::hub) fn is_listed(&self) -> bool {
         matches!(self.object, Object::Whole(_))
     }
 
     /// Returns whether it has this version.
-    pub(super) fn is(&self, version: &Version) -> bool {
+    pub(in crate::hub) fn is(&self, version: &Version) -> bool {
         self.revision == version.revision.as_str() && *self.uid == *version.uid
     }
 
     /// Returns the object; `None` if it cannot be parsed.
-    pub(super) fn into_object(self) -> Option<Value> {
+    pub(in crate::hub) fn into_object(self) -> Option<Value> {
         match self.object {
             Object::Whole(object) => Some(object),
             Object::Text(text) => {
@@ -125,88 +131,6 @@ impl WatchEvent {
             }
         })
     }
-}
-
-/// Lines of changes, in the order of arrival.
-#[derive(Debug, Default)]
-pub(super) struct ChangeLines(String);
-
-/// A change whose line begins in the format of servers written in Go, so that its beginning is sufficient to identify
-/// the version.
-#[derive(Debug)]
-pub(super) struct ChangeLine<'a> {
-    pub(super) name: &'a str,
-    uid: &'a str,
-    pub(super) revision: &'a str,
-    /// The object as text.
-    pub(super) object: &'a str,
-}
-
-impl ChangeLines {
-    /// Number of bytes after which changes are passed on, even if more have arrived.
-    const MANY: usize = 32 * 1024;
-
-    /// Adds a line in this format; returns `None` if it must be parsed.
-    pub(super) fn take_in(&mut self, line: &[u8]) -> Option<ChangeLine<'_>> {
-        let line = str::from_utf8(line).ok()?;
-        head(line)?;
-        let start = self.0.len();
-        self.0.push_str(line);
-        head(&self.0[start..])
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn is_many(&self) -> bool {
-        self.0.len() >= Self::MANY
-    }
-
-    /// Returns the changes in their order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = ChangeLine<'_>> {
-        self.0.lines().filter_map(head)
-    }
-}
-
-impl ChangeLine<'_> {
-    /// Returns whether it led to this version.
-    pub(super) fn is(&self, version: &Version) -> bool {
-        self.revision == version.revision.as_str() && *self.uid == *version.uid
-    }
-
-    /// Returns a copy of the object.
-    pub(super) fn shown(&self) -> WatchedObject {
-        WatchedObject {
-            name: self.name.to_owned(),
-            uid: self.uid.to_owned(),
-            revision: self.revision.to_owned(),
-            object: Object::Text(self.object.into()),
-        }
-    }
-}
-
-fn head(line: &str) -> Option<ChangeLine<'_>> {
-    let object = line.strip_prefix(r#"{"type":"MODIFIED","object":"#)?;
-    let object = object.trim_ascii_end().strip_suffix('}')?;
-    let (_, rest) = plain_text(object.strip_prefix(r#"{"kind":"#)?)?;
-    let (_, rest) = plain_text(rest.strip_prefix(r#","apiVersion":"#)?)?;
-    let (name, rest) = plain_text(rest.strip_prefix(r#","metadata":{"name":"#)?)?;
-    let (_, rest) = plain_text(rest.strip_prefix(r#","namespace":"#)?)?;
-    let (uid, rest) = plain_text(rest.strip_prefix(r#","uid":"#)?)?;
-    let (revision, _) = plain_text(rest.strip_prefix(r#","resourceVersion":"#)?)?;
-    Some(ChangeLine {
-        name,
-        uid,
-        revision,
-        object,
-    })
-}
-
-/// Returns a string without escapes, and the text after it.
-fn plain_text(json: &str) -> Option<(&str, &str)> {
-    let (text, rest) = json.strip_prefix('"')?.split_once('"')?;
-    (!text.contains('\\')).then_some((text, rest))
 }
 
 #[derive(Deserialize)]
@@ -303,53 +227,6 @@ mod tests {
         assert_eq!((listed.name.as_str(), listed.revision.as_str()), ("x", "7"));
         assert!(listed.is_listed());
         assert_eq!(listed.into_object(), Some(object));
-    }
-
-    #[test]
-    fn a_line_as_servers_write_it_is_read_no_further_than_needed() {
-        let line = r#"{"type":"MODIFIED","object":{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"x","namespace":"ns","uid":"u","resourceVersion":"7","creationTimestamp":"2026-01-02T03:04:05Z"},"spec":{"holderIdentity":"a"}}}"#;
-        let quick = head(line).expect("it is such a line");
-        let sketch: Sketch<'_> = serde_json::from_str(line).unwrap();
-        let thorough = sketch.object.metadata;
-        assert_eq!((quick.name, quick.uid), (&*thorough.name, &*thorough.uid));
-        assert_eq!(quick.revision, thorough.resource_version);
-        let object = quick.shown().into_object().expect("it is whole");
-        assert_eq!(object["spec"]["holderIdentity"], "a");
-        for other in [
-            line.replace("MODIFIED", "DELETED"),
-            line.replace("MODIFIED", "ERROR"),
-            line.replace("\"u\"", r#""\u0075""#),
-            line.replace("\"namespace\":\"ns\",", ""),
-            line.replace("\"u\"", "7"),
-        ] {
-            assert!(head(&other).is_none(), "{other}");
-        }
-    }
-
-    #[test]
-    fn changes_are_kept_in_their_order_and_others_are_not_taken() {
-        let line = |name: &str, revision: &str| {
-            format!(
-                r#"{{"type":"MODIFIED","object":{{"kind":"Lease","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"ns","uid":"u","resourceVersion":"{revision}"}}}}}}"#
-            ) + "\n"
-        };
-        let mut changes = ChangeLines::default();
-        assert!(changes.is_empty() && changes.take_in(b"\xff\n").is_none());
-        for (name, revision) in [("x", "7"), ("y", "8"), ("x", "9")] {
-            let change = changes.take_in(line(name, revision).as_bytes()).unwrap();
-            assert_eq!((change.name, change.revision), (name, revision));
-        }
-        let deleted = line("x", "10").replace("MODIFIED", "DELETED");
-        assert!(changes.take_in(deleted.as_bytes()).is_none());
-        let seen: Vec<_> = changes.iter().map(|c| (c.name, c.revision)).collect();
-        assert_eq!(seen, [("x", "7"), ("y", "8"), ("x", "9")]);
-        let version = Version {
-            uid: "u".into(),
-            revision: ResourceVersion::new("8"),
-        };
-        let known: Vec<_> = changes.iter().map(|change| change.is(&version)).collect();
-        assert_eq!(known, [false, true, false]);
-        assert!(!changes.is_many());
     }
 
     #[test]
