@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::{LocalTime, StopReason};
 
@@ -53,6 +54,36 @@ impl Term {
     /// Nothing is lost when the future is dropped.
     pub async fn handles_gone(&self) {
         self.dog.one_handle_left().await;
+    }
+
+    /// Waits until `work` has completed and no other handle of this term is left. Returns false if unfinished work
+    /// must be dropped first; see [`drop_due`](Self::drop_due).
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing of the term is lost when the future is dropped; `work` is dropped with it.
+    pub async fn joined(&self, work: impl Future<Output = ()>) -> bool {
+        tokio::select! {
+            biased;
+            () = self.all_ended(work) => true,
+            () = self.drop_due() => false,
+        }
+    }
+
+    /// Waits for work that was dropped or aborted. Returns false if `work` has not completed or another handle of this
+    /// term is left after `limit`, on the clock of the election: such work blocks its thread, and only the
+    /// [`Overrun`](crate::Overrun) policy can end it.
+    pub async fn joined_within(&self, limit: Duration, work: impl Future<Output = ()>) -> bool {
+        tokio::select! {
+            biased;
+            () = self.all_ended(work) => true,
+            () = self.dog.pass(limit) => false,
+        }
+    }
+
+    async fn all_ended(&self, work: impl Future<Output = ()>) {
+        work.await;
+        self.handles_gone().await;
     }
 }
 

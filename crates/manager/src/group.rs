@@ -4,7 +4,6 @@
 //! Work that cannot be ended keeps the lock until the process has ended.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tenure::{Candidate, Elector, Event, Handle, Overrun, StopReason, Term};
 use tokio::sync::watch;
@@ -121,14 +120,9 @@ impl Group {
         }
         self.started.send_replace(false);
         tasks.close();
-        let joined = async {
-            tasks.ended().await;
-            term.handles_gone().await;
-        };
         let ended = tokio::select! {
             biased;
-            () = joined => true,
-            () = term.drop_due() => false,
+            ended = term.joined(tasks.ended()) => ended,
             () = stops.hard.cancelled() => false,
         };
         let reason = term.reason().unwrap_or(StopReason::GuardExpired);
@@ -139,11 +133,8 @@ impl Group {
                 ?names,
                 "runnables did not stop in time; dropping them"
             );
-            let gone = async || {
-                let gone = tokio::time::timeout(ABORT_TAKES, term.handles_gone());
-                gone.await.is_ok()
-            };
-            if !(tasks.abort().await && gone().await) {
+            tasks.abort_all();
+            if !term.joined_within(ABORT_TAKES, tasks.ended()).await {
                 // A task blocks its thread, or its scope is held elsewhere, so the term cannot be joined. The lock is
                 // released when the work ends. If it does not end, the deadline thread ends the process.
                 let names = tasks.names();
@@ -201,25 +192,15 @@ impl Group {
 /// Returns a policy that aborts the process and names the runnables of the group that still run.
 pub(crate) fn overrun(group: &str, running: &Running) -> Overrun {
     let (group, running) = (group.to_owned(), running.clone());
-    Overrun::call(move |overran| {
+    Overrun::abort_with(move |overran| {
         let names = running.names().join(", ");
         // A group without work has a term too. Code that blocks the runtime can keep that term from ending.
         let of = if names.is_empty() { "" } else { " of " };
-        let text = format!(
-            "tenure: {names}{of}leader group {group} did not end in time after the term of {} ended; aborting, \
-             because another process may lead now\n",
+        format!(
+            "{names}{of}leader group {group} did not end in time after the term of {} ended; aborting, \
+             because another process may lead now",
             overran.lock,
-        );
-        // Code that blocks the work may hold stderr too, and nothing may delay the end.
-        let (said, heard) = std::sync::mpsc::channel();
-        let speaker = std::thread::Builder::new().spawn(move || {
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
-            let _ = said.send(());
-        });
-        if speaker.is_ok() {
-            let _ = heard.recv_timeout(Duration::from_millis(50));
-        }
-        std::process::abort();
+        )
     })
 }
 

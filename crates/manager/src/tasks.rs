@@ -129,10 +129,15 @@ impl Tasks {
 
     /// Drops the tasks that still run. Returns false if a task could not be dropped because it blocks its thread.
     pub(crate) async fn abort(&mut self) -> bool {
-        self.set.abort_all();
+        self.abort_all();
         tokio::time::timeout(ABORT_TAKES, self.ended())
             .await
             .is_ok()
+    }
+
+    /// Aborts the tasks that still run. A task that blocks its thread goes on.
+    pub(crate) fn abort_all(&mut self) {
+        self.set.abort_all();
     }
 
     pub(crate) fn names(&self) -> Vec<String> {

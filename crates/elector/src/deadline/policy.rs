@@ -28,6 +28,11 @@ impl Overrun {
     pub fn call(act: impl Fn(&Overran) + Send + Sync + 'static) -> Self {
         Self::Call(Arc::new(act))
     }
+
+    /// Aborts this process like [`Abort`](Self::Abort), with a message that names the work. `message` must not block.
+    pub fn abort_with(message: impl Fn(&Overran) -> String + Send + Sync + 'static) -> Self {
+        Self::call(move |overran| abort(message(overran)))
+    }
 }
 
 impl fmt::Debug for Overrun {
@@ -49,14 +54,20 @@ pub struct Overran {
     pub token: FencingToken,
 }
 
+impl Overran {
+    pub(super) fn message(&self, handles: usize) -> String {
+        format!(
+            "the work of term {} of {} did not end in time; aborting, because another process may lead now \
+             ({handles} handles of the term are still held)",
+            self.token, self.lock
+        )
+    }
+}
+
 /// Aborts. Another thread writes the message: whatever blocks the work may block standard error too, and
 /// nothing may delay the end.
-pub(super) fn abort(overran: &Overran, handles: usize) -> ! {
-    let text = format!(
-        "tenure: the work of term {} of {} did not end in time; aborting, because another process \
-         may lead now ({handles} handles of the term are still held)\n",
-        overran.token, overran.lock
-    );
+pub(super) fn abort(message: String) -> ! {
+    let text = format!("tenure: {message}\n");
     let (said, heard) = std::sync::mpsc::channel();
     let speaker = std::thread::Builder::new().spawn(move || {
         let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());

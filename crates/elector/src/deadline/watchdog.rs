@@ -155,12 +155,22 @@ impl Watchdog {
     /// Completes when work that was told to stop has to be dropped: a little before its deadline.
     pub(crate) async fn drop_due(&self) {
         self.cell.cancelled().await;
+        let told = self.cell.clock.now().local;
+        // The deadline moves: later while the lease is renewed for work that winds down, earlier when it is lost.
+        self.reach(|| drop_at(told, self.deadline())).await;
+    }
+
+    /// Completes after this time, on the clock of the term.
+    pub(crate) async fn pass(&self, time: Duration) {
+        let end = self.cell.clock.now().local + time;
+        self.reach(|| end).await;
+    }
+
+    /// Completes at an instant that may move, on the clock of the term.
+    async fn reach(&self, at: impl Fn() -> LocalTime) {
         let clock = &self.cell.clock;
-        let told = clock.now().local;
         loop {
-            // The deadline moves: later while the lease is renewed for work that winds down, earlier when it is lost.
-            let at = drop_at(told, self.deadline());
-            let now = clock.now().local;
+            let (at, now) = (at(), clock.now().local);
             if now >= at {
                 return;
             }
@@ -182,9 +192,7 @@ impl Watchdog {
         };
         let (lock, token) = (&overran.lock, overran.token.as_str());
         match &self.policy {
-            Overrun::Abort => {
-                abort(&overran, handles);
-            }
+            Overrun::Abort => abort(overran.message(handles)),
             Overrun::Log => {
                 tracing::error!(%lock, token, handles, "work did not end in time; another process may lead now");
             }
@@ -192,7 +200,7 @@ impl Watchdog {
                 let act = std::panic::AssertUnwindSafe(|| act(&overran));
                 if std::panic::catch_unwind(act).is_err() {
                     // What it had to end may go on.
-                    abort(&overran, handles);
+                    abort(overran.message(handles));
                 }
             }
         }

@@ -323,3 +323,27 @@ pub(crate) async fn lead(candidate: &mut tenure::Candidate) -> tenure::Term {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn aborted_work_that_keeps_a_handle_is_not_joined_within_the_limit() {
+    let lock = MemoryLock::new("x");
+    let elector = Wire::to(&lock).elector("a").build().unwrap();
+    let mut candidate = elector.start();
+    let term = loop {
+        if let Some(Event::Lead(term)) = candidate.next().await {
+            break term;
+        }
+    };
+    // Shorter than the time between the drop and the deadline, at which the process would be aborted.
+    let limit = Duration::from_millis(100);
+    let handle = term.tenure().clone();
+    candidate.shutdown();
+    let began = tokio::time::Instant::now();
+    assert!(!term.joined(async {}).await, "a handle is left");
+    let dropped = began.elapsed();
+    assert!(dropped > secs(1), "work has time to stop: {dropped:?}");
+    assert!(!term.joined_within(limit, async {}).await);
+    assert_eq!(began.elapsed() - dropped, limit);
+    drop(handle);
+    assert!(term.joined_within(limit, async {}).await);
+}
