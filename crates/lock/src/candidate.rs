@@ -3,7 +3,7 @@
 //! In a coordinated election a controller in the API server selects the holder. A process announces itself with a
 //! LeaseCandidate named after its identity and renews it periodically. When the controller sets `pingTime`, the process
 //! answers by moving `renewTime` past it. The caller decides when to do so: every [`RENEW_EVERY`], and immediately when
-//! [`CandidateSighting::wants_ack`].
+//! [`CandidateSnapshot::wants_ack`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ pub struct Candidate {
 
 /// The LeaseCandidate at one version. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct CandidateSighting {
+pub struct CandidateSnapshot {
     /// Version of the object.
     pub version: Version,
     /// Time at which the controller requested a renewal.
@@ -59,7 +59,7 @@ pub struct CandidateSighting {
     object: Arc<Value>,
 }
 
-impl CandidateSighting {
+impl CandidateSnapshot {
     /// Returns whether the controller waits for a renewal.
     pub fn wants_ack(&self) -> bool {
         ping_pending(self.ping_time, self.renew_time)
@@ -108,11 +108,11 @@ impl Candidate {
     }
 
     /// Converts an object from the watch; `None` if it is not this candidate.
-    pub fn apply_watch_event(&self, object: Value) -> Option<CandidateSighting> {
+    pub fn apply_watch_event(&self, object: Value) -> Option<CandidateSnapshot> {
         let metadata = &object["metadata"];
         let ours = metadata["name"] == self.name.name();
         let version = object::version(&object).filter(|_| ours)?;
-        Some(CandidateSighting {
+        Some(CandidateSnapshot {
             version,
             ping_time: time::parse(&object["spec"]["pingTime"]),
             renew_time: time::parse(&object["spec"]["renewTime"]),
@@ -125,7 +125,7 @@ impl Candidate {
     /// # Errors
     ///
     /// Fails with an error of any class.
-    pub async fn read(&self) -> Result<Option<CandidateSighting>, Error> {
+    pub async fn read(&self) -> Result<Option<CandidateSnapshot>, Error> {
         let object = request::get(&self.wire, &self.name).await?;
         object
             .map(|object| self.seen(Verb::Get, object))
@@ -142,8 +142,8 @@ impl Candidate {
     pub async fn ensure(
         &self,
         now: WallTime,
-        last: Option<&CandidateSighting>,
-    ) -> Result<CandidateSighting, Error> {
+        last: Option<&CandidateSnapshot>,
+    ) -> Result<CandidateSnapshot, Error> {
         let last = match last {
             Some(last) => Some(last.clone()),
             None => self.read().await?,
@@ -160,8 +160,8 @@ impl Candidate {
     async fn write(
         &self,
         now: WallTime,
-        last: Option<&CandidateSighting>,
-    ) -> Result<CandidateSighting, Error> {
+        last: Option<&CandidateSnapshot>,
+    ) -> Result<CandidateSnapshot, Error> {
         let ping = last.and_then(|last| last.ping_time);
         let renew_time = time::micro(Some(renewal(now, ping)));
         let (wire, name) = (&self.wire, &self.name);
@@ -198,7 +198,7 @@ impl Candidate {
         object.to_string()
     }
 
-    fn seen(&self, verb: Verb, object: Value) -> Result<CandidateSighting, Error> {
+    fn seen(&self, verb: Verb, object: Value) -> Result<CandidateSnapshot, Error> {
         let why = || Doubt::Undecodable("another name".to_owned());
         self.apply_watch_event(object)
             .ok_or_else(|| Error::unknown(verb, &self.name, why()))

@@ -90,11 +90,11 @@ impl Resource {
 /// A namespaced object. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ObjectName {
-    parts: Arc<Parts>,
+    parts: Arc<NameParts>,
 }
 
 #[derive(PartialEq, Eq, Hash)]
-struct Parts {
+struct NameParts {
     resource: Resource,
     /// `lease kube-system/x`. Contains namespace and name, to save memory in a process with thousands of locks.
     described: Box<str>,
@@ -105,7 +105,7 @@ struct Parts {
 impl ObjectName {
     pub(crate) fn new(resource: Resource, namespace: &str, name: &str) -> Self {
         Self {
-            parts: Arc::new(Parts {
+            parts: Arc::new(NameParts {
                 resource,
                 described: format!("{} {namespace}/{name}", resource.word).into(),
                 namespace: namespace.len(),

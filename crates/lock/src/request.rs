@@ -66,14 +66,14 @@ pub(crate) async fn update_text(
     wire: &Wire,
     object: &ObjectName,
     body: String,
-) -> Result<Answer, Error> {
+) -> Result<ResponseBody, Error> {
     write_text(wire, Verb::Update, object, body).await
 }
 
 /// The body of a response.
-pub(crate) struct Answer(Bytes);
+pub(crate) struct ResponseBody(Bytes);
 
-impl Answer {
+impl ResponseBody {
     /// Returns the body as text, without a copy if it is valid UTF-8.
     pub(crate) fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
@@ -90,7 +90,7 @@ async fn write_text(
     verb: Verb,
     object: &ObjectName,
     body: String,
-) -> Result<Answer, Error> {
+) -> Result<ResponseBody, Error> {
     match send(wire, verb, object, Some(body)).await? {
         (200..300, body) => Ok(body),
         (code, body) => Err(Error::from_answer(verb, object, code, &body.text())),
@@ -104,7 +104,7 @@ async fn send(
     verb: Verb,
     object: &ObjectName,
     body: Option<String>,
-) -> Result<(u16, Answer), Error> {
+) -> Result<(u16, ResponseBody), Error> {
     let failed = |error| Error::from_client(verb, object, error);
     let (method, path) = match verb {
         Verb::Get => (Method::GET, object.path()),
@@ -127,7 +127,7 @@ async fn send(
     wire.shared.store(shared, Ordering::Relaxed);
     let code = answer.status().as_u16();
     let body = answer.into_body().collect().await.map_err(failed)?;
-    Ok((code, Answer(body.to_bytes())))
+    Ok((code, ResponseBody(body.to_bytes())))
 }
 
 /// Parses the object in a response.

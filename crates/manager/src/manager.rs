@@ -237,8 +237,8 @@ struct Whole {
     http_stop: CancellationToken,
 }
 
-/// The running parts, in the order in which they are stopped.
-struct Parts {
+/// The running work, in the order in which they are stopped.
+struct RunningWork {
     leaders: JoinSet<()>,
     leader_stops: Stops,
     every: Tasks,
@@ -269,12 +269,12 @@ impl Whole {
             None => hooks,
             Some(Err(error)) => Err(error),
             Some(Ok(())) => {
-                let mut parts = self.go(caches, caches_stop.clone());
+                let mut work = self.go(caches, caches_stop.clone());
                 let first = tokio::select! {
                     biased;
                     () = stop.cancelled() => Ok(()),
                     Some(error) = self.fatals.recv() => Err(error),
-                    () = parts.every.keep_up() => Ok(()),
+                    () = work.every.keep_up() => Ok(()),
                 };
                 self.manager.handle.close();
                 if let Err(error) = &first {
@@ -282,7 +282,7 @@ impl Whole {
                 }
                 self.manager.ready.send_replace(false);
                 let (limit, running) = (self.manager.shutdown_timeout, &self.context.running);
-                let stopped = parts.stop(limit, running).await;
+                let stopped = work.stop(limit, running).await;
                 if let Err(error) = &stopped {
                     tracing::error!(%error, "the manager did not stop in time");
                     self.manager.handle.note_stuck(error);
@@ -299,7 +299,7 @@ impl Whole {
     }
 
     /// Starts all work.
-    fn go(&mut self, caches: JoinSet<()>, caches_stop: CancellationToken) -> Parts {
+    fn go(&mut self, caches: JoinSet<()>, caches_stop: CancellationToken) -> RunningWork {
         let manager = &mut self.manager;
         let every_stop = CancellationToken::new();
         let scope = Scope::new("every".into(), every_stop.clone(), None, None);
@@ -325,7 +325,7 @@ impl Whole {
         }
         manager.ready.send_replace(true);
         tracing::info!("started");
-        Parts {
+        RunningWork {
             leaders,
             leader_stops,
             every,
@@ -381,7 +381,7 @@ async fn lead(led: Led, after: Option<GroupHandle>, stops: Stops, context: Conte
     }
 }
 
-impl Parts {
+impl RunningWork {
     async fn stop(mut self, limit: Duration, running: &Running) -> Result<(), Error> {
         let end = after(limit);
         let mut names = Vec::new();

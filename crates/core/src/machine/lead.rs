@@ -74,7 +74,7 @@ impl Election {
     pub(super) fn credit(&mut self, now: Now, attempt: &Attempt, out: &mut Vec<Command>) {
         let term = match &mut self.state {
             State::Leading(term) => Some(term),
-            State::Stopping(winding) => Some(&mut winding.term),
+            State::Stopping(stopping) => Some(&mut stopping.term),
             _ => None,
         };
         if let Some(term) = term
@@ -101,15 +101,15 @@ impl Election {
                     out.push(Command::Extend { guard });
                 }
             }
-            State::Stopping(winding) if guard.until() > winding.term.guard.until() => {
-                let term = &mut winding.term;
+            State::Stopping(stopping) if guard.until() > stopping.term.guard.until() => {
+                let term = &mut stopping.term;
                 term.guard = guard;
                 term.next_renewal =
                     next_renewal(term.next_renewal, sent.local, retry).max(now.local);
-                if winding.keep_until.is_some() && !winding.overrun {
-                    winding.deadline = sent.local + fence;
+                if stopping.keep_until.is_some() && !stopping.overrun {
+                    stopping.deadline = sent.local + fence;
                     out.push(Command::Drain {
-                        deadline: winding.deadline,
+                        deadline: stopping.deadline,
                     });
                 }
             }

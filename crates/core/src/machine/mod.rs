@@ -102,7 +102,7 @@ struct Term {
 
 /// A term that is stopping.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Winding {
+struct StoppingTerm {
     term: Term,
     reason: StopReason,
     /// Instant by which the work must have ended.
@@ -119,7 +119,7 @@ enum State {
     Idle,
     Following,
     Leading(Term),
-    Stopping(Box<Winding>),
+    Stopping(Box<StoppingTerm>),
     Releasing(Term),
     Finished,
 }
@@ -273,7 +273,7 @@ impl Election {
                 let renewal = self.in_flight.is_none().then(|| self.renewal_due(term));
                 Some(renewal.map_or(term.guard.until(), |at| at.min(term.guard.until())))
             }
-            State::Stopping(winding) => self.stopping_deadline(winding),
+            State::Stopping(stopping) => self.stopping_deadline(stopping),
             State::Releasing(term) => {
                 let until = term.guard.until();
                 Some(if self.in_flight.is_none() {
@@ -322,7 +322,7 @@ impl Election {
     pub fn token(&self) -> Option<&FencingToken> {
         match &self.state {
             State::Leading(term) | State::Releasing(term) => Some(&term.token),
-            State::Stopping(winding) => Some(&winding.term.token),
+            State::Stopping(stopping) => Some(&stopping.term.token),
             State::Idle | State::Following | State::Finished => None,
         }
     }

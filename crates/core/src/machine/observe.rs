@@ -356,7 +356,7 @@ impl Election {
     ) -> Option<StopReason> {
         let term = match &self.state {
             State::Leading(term) => term,
-            State::Stopping(winding) => &winding.term,
+            State::Stopping(stopping) => &stopping.term,
             State::Releasing(term) => term,
             State::Idle | State::Following | State::Finished => return None,
         };

@@ -289,7 +289,7 @@ impl Election {
         assert!(self.in_flight.is_none(), "one request at a time");
         let guard = match &self.state {
             State::Leading(term) | State::Releasing(term) => Some(&term.guard),
-            State::Stopping(winding) => Some(&winding.term.guard),
+            State::Stopping(stopping) => Some(&stopping.term.guard),
             State::Idle | State::Following | State::Finished => None,
         };
         require!(

@@ -133,10 +133,10 @@ impl Election {
             return;
         }
         self.work_ending(now, out);
-        if let State::Stopping(winding) = &mut self.state {
-            winding.ours = true;
+        if let State::Stopping(stopping) = &mut self.state {
+            stopping.ours = true;
             if late {
-                winding.term.guard = Guard::new(now, NEVER);
+                stopping.term.guard = Guard::new(now, NEVER);
             }
         }
     }
@@ -172,7 +172,7 @@ impl Election {
     /// Bugs that end a term too late, or out of order.
     fn change_term(&mut self, mutant: Mutant, now: Now, before: State, out: &mut Vec<Command>) {
         let reason = match &self.state {
-            State::Stopping(winding) => Some(&winding.reason),
+            State::Stopping(stopping) => Some(&stopping.reason),
             _ => None,
         };
         let deleted = reason == Some(&StopReason::Deleted);
@@ -198,14 +198,14 @@ impl Election {
             (Mutant::NoJoin, State::Stopping(_)) => {
                 out.append(&mut self.step_as_shipped(now, Input::WorkEnded));
             }
-            (Mutant::ReleaseOnOverrun, State::Stopping(winding))
+            (Mutant::ReleaseOnOverrun, State::Stopping(stopping))
                 if out.contains(&Command::Overrun) =>
             {
-                winding.ours = true;
+                stopping.ours = true;
                 out.append(&mut self.step_as_shipped(now, Input::WorkEnded));
             }
-            (Mutant::ReleaseBeforeStop, State::Stopping(winding)) => {
-                self.state = State::Releasing(winding.term.clone());
+            (Mutant::ReleaseBeforeStop, State::Stopping(stopping)) => {
+                self.state = State::Releasing(stopping.term.clone());
                 self.must_read = true;
                 out.retain(|command| !is_stop(command));
                 self.act(now, out);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::observe::Known;
-use super::{Election, State, Term, Winding};
+use super::{Election, State, StoppingTerm, Term};
 use crate::command::{Command, StopReason, WriteKind};
 use crate::time::{LocalTime, Now};
 
@@ -29,7 +29,7 @@ impl Election {
                     reason: reason.clone(),
                     deadline,
                 });
-                self.state = State::Stopping(Box::new(Winding {
+                self.state = State::Stopping(Box::new(StoppingTerm {
                     term: term.clone(),
                     reason,
                     deadline,
@@ -38,13 +38,13 @@ impl Election {
                     overrun: false,
                 }));
             }
-            State::Stopping(winding) if !reason.is_voluntary() && winding.ours => {
-                winding.ours = false;
-                winding.keep_until = None;
-                winding.reason = reason;
+            State::Stopping(stopping) if !reason.is_voluntary() && stopping.ours => {
+                stopping.ours = false;
+                stopping.keep_until = None;
+                stopping.reason = reason;
                 let earlier = now.local + timing.grace().max(LAST_MOMENT);
-                if earlier < winding.deadline {
-                    winding.deadline = earlier;
+                if earlier < stopping.deadline {
+                    stopping.deadline = earlier;
                     out.push(Command::Drain { deadline: earlier });
                 }
             }
@@ -65,11 +65,11 @@ impl Election {
 
     pub(super) fn work_ended(&mut self, now: Now, out: &mut Vec<Command>) {
         self.work_ending(now, out);
-        let State::Stopping(winding) = &self.state else {
+        let State::Stopping(stopping) = &self.state else {
             return;
         };
-        if winding.ours {
-            let term = winding.term.clone();
+        if stopping.ours {
+            let term = stopping.term.clone();
             self.release(now, term, out);
         } else {
             self.leave_term(now, out);
@@ -91,31 +91,31 @@ impl Election {
 
     /// Renews the lease for a bounded time while work stops after a voluntary stop.
     pub(super) fn act_stopping(&mut self, now: Now, out: &mut Vec<Command>) {
-        let State::Stopping(winding) = &mut self.state else {
+        let State::Stopping(stopping) = &mut self.state else {
             return;
         };
-        if now.local >= winding.deadline && !winding.overrun {
-            winding.overrun = true;
-            winding.ours = false;
-            winding.keep_until = None;
+        if now.local >= stopping.deadline && !stopping.overrun {
+            stopping.overrun = true;
+            stopping.ours = false;
+            stopping.keep_until = None;
             out.push(Command::Overrun);
         }
-        winding
+        stopping
             .keep_until
-            .take_if(|until| now.local >= *until || !winding.term.guard.holds(now));
-        if winding.keep_until.is_some() {
-            let term = winding.term.clone();
+            .take_if(|until| now.local >= *until || !stopping.term.guard.holds(now));
+        if stopping.keep_until.is_some() {
+            let term = stopping.term.clone();
             self.renew(now, &term, out);
         }
     }
 
-    pub(super) fn stopping_deadline(&self, winding: &Winding) -> Option<LocalTime> {
-        let overrun = (!winding.overrun).then_some(winding.deadline);
-        let renewal = winding
+    pub(super) fn stopping_deadline(&self, stopping: &StoppingTerm) -> Option<LocalTime> {
+        let overrun = (!stopping.overrun).then_some(stopping.deadline);
+        let renewal = stopping
             .keep_until
             .filter(|_| self.in_flight.is_none())
-            .map(|until| (self.renewal_due(&winding.term), until))
-            .filter(|(due, until)| due < until && *due < winding.term.guard.until())
+            .map(|until| (self.renewal_due(&stopping.term), until))
+            .filter(|(due, until)| due < until && *due < stopping.term.guard.until())
             .map(|(due, _)| due);
         match (overrun, renewal) {
             (Some(a), Some(b)) => Some(a.min(b)),

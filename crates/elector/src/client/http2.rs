@@ -33,7 +33,7 @@ type Https = HttpsConnector<Calmly>;
 type Connector = TimeoutConnector<Together<Https>>;
 type Pool = legacy::Client<Connector, Body>;
 
-type Answer = Response<Content>;
+type LockResponse = Response<Content>;
 
 /// Creates a connector that negotiates HTTP/2 or HTTP/1.1 with the server.
 pub(super) fn connector(config: &Config, tcp: Calmly) -> Result<Https, kube::Error> {
@@ -102,7 +102,7 @@ fn is_watch(request: &Request<Body>) -> bool {
 }
 
 impl Service<Request<Body>> for Wary {
-    type Response = Answer;
+    type Response = LockResponse;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
@@ -140,7 +140,10 @@ fn whole(request: Request<Body>) -> Request<Bytes> {
 
 /// Sends over the single connection, and creates it if there is none. Uses the next connection if the server has closed
 /// this one, as servers do from time to time, or if the task that was creating it gave up.
-async fn connect_and_send(mut hope: Hope, request: Request<Bytes>) -> Result<Answer, BoxError> {
+async fn connect_and_send(
+    mut hope: Hope,
+    request: Request<Bytes>,
+) -> Result<LockResponse, BoxError> {
     for _ in 0..2 {
         let line = hope.line.clone();
         let (lines, number) = (hope.lines.clone(), hope.number);
@@ -215,7 +218,7 @@ impl Hope {
     }
 
     /// Marks the response as received.
-    fn heard(mut self, answer: Answer) -> Answer {
+    fn heard(mut self, answer: LockResponse) -> LockResponse {
         self.answered = true;
         lock(&self.lines.present).http1 = answer.version() != Version::HTTP_2;
         answer

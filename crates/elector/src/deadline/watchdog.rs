@@ -35,12 +35,12 @@ pub(crate) struct Watchdog {
     /// By when, from the send time of the last renewal, work must have ended.
     fence: Duration,
     pub(super) policy: Overrun,
-    pub(super) state: Mutex<Winding>,
+    pub(super) state: Mutex<TermEnd>,
     /// Wakes those that wait until one handle is left.
     pub(super) few: Notify,
 }
 
-pub(super) struct Winding {
+pub(super) struct TermEnd {
     /// Set once the term was told to stop.
     pub(super) deadline: Option<LocalTime>,
     /// Counted handles; the first is that of the [`Term`](crate::Term).
@@ -58,7 +58,7 @@ impl Watchdog {
             cell,
             fence,
             policy,
-            state: Mutex::new(Winding {
+            state: Mutex::new(TermEnd {
                 deadline: None,
                 handles: 1,
                 link: None,

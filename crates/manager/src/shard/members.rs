@@ -48,14 +48,14 @@ pub(super) fn of_shard_lease(group: &str, name: &str) -> Option<Option<u32>> {
 pub(super) struct View {
     group: String,
     of: u32,
-    leases: BTreeMap<String, Seen>,
+    leases: BTreeMap<String, MemberLease>,
     /// The incomplete list after a break of the watch.
-    listing: Option<BTreeMap<String, Seen>>,
+    listing: Option<BTreeMap<String, MemberLease>>,
     synced: bool,
 }
 
 #[derive(Clone, Debug)]
-struct Seen {
+struct MemberLease {
     holder: String,
     version: String,
     uid: String,
@@ -113,14 +113,14 @@ impl View {
         }
     }
 
-    fn look(&self, lease: &Lease, now: LocalTime) -> (String, Seen) {
+    fn look(&self, lease: &Lease, now: LocalTime) -> (String, MemberLease) {
         let name = lease.name_any();
         let spec = lease.spec.as_ref();
         let version = lease.resource_version().unwrap_or_default();
         let before = self.leases.get(&name);
         let same = before.filter(|seen| seen.version == version);
         let holder = spec.and_then(|spec| spec.holder_identity.clone());
-        let seen = Seen {
+        let seen = MemberLease {
             holder: holder.unwrap_or_default(),
             uid: lease.uid().unwrap_or_default(),
             since: same.map_or(now, |seen| seen.since),
@@ -136,7 +136,7 @@ impl View {
         now: LocalTime,
         late: Duration,
     ) -> Vec<&'a str> {
-        let alive = |seen: &&Seen| !seen.holder.is_empty() && now.since(seen.since) < late;
+        let alive = |seen: &&MemberLease| !seen.holder.is_empty() && now.since(seen.since) < late;
         let others = self.member_leases().map(|(_, seen)| seen).filter(alive);
         let mut members: Vec<&str> = others.map(|seen| seen.holder.as_str()).collect();
         members.push(me);
@@ -168,7 +168,7 @@ impl View {
             .collect()
     }
 
-    fn member_leases(&self) -> impl Iterator<Item = (&String, &Seen)> {
+    fn member_leases(&self) -> impl Iterator<Item = (&String, &MemberLease)> {
         let prefix = format!("{}.member-", self.group);
         let leases = self.leases.iter();
         leases.filter(move |(name, _)| name.starts_with(&prefix))

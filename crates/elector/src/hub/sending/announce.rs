@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tenure_core::{LocalTime, Now};
-use tenure_lock::candidate::{Candidate, CandidateSighting, RENEW_EVERY};
+use tenure_lock::candidate::{Candidate, CandidateSnapshot, RENEW_EVERY};
 use tokio::time::timeout;
 
 use super::Done;
@@ -25,7 +25,7 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Publishes and renews one LeaseCandidate.
 pub(in crate::hub) struct Announcer {
     pub(in crate::hub) candidate: Arc<Candidate>,
-    last: Option<CandidateSighting>,
+    last: Option<CandidateSnapshot>,
     due: LocalTime,
     busy: bool,
     watched: bool,
@@ -48,7 +48,7 @@ impl Announcer {
     }
 
     /// Returns the last known version if it is time to publish. [`published`](Self::published) must follow.
-    pub(in crate::hub) fn take_due(&mut self, now: Now) -> Option<Option<CandidateSighting>> {
+    pub(in crate::hub) fn take_due(&mut self, now: Now) -> Option<Option<CandidateSnapshot>> {
         if self.busy || now.local < self.due {
             return None;
         }
@@ -59,7 +59,7 @@ impl Announcer {
     pub(in crate::hub) fn published(
         &mut self,
         now: Now,
-        result: Result<CandidateSighting, String>,
+        result: Result<CandidateSnapshot, String>,
     ) {
         self.busy = false;
         let pause = match result {
@@ -84,7 +84,7 @@ impl Announcer {
     /// Handles a watch event: the object, or its deletion.
     pub(in crate::hub) fn seen(&mut self, now: Now, object: Option<Value>) {
         self.last = object.and_then(|object| self.candidate.apply_watch_event(object));
-        if self.last.as_ref().is_none_or(CandidateSighting::wants_ack) {
+        if self.last.as_ref().is_none_or(CandidateSnapshot::wants_ack) {
             self.due = now.local;
         }
     }

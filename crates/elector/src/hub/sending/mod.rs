@@ -20,7 +20,7 @@ use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use tenure_core::{LocalTime, Record, WriteKind};
-use tenure_lock::candidate::CandidateSighting;
+use tenure_lock::candidate::CandidateSnapshot;
 use tenure_lock::{BoxFuture, Class, Snapshot};
 use tokio::sync::watch;
 use tracing::Instrument as _;
@@ -57,7 +57,7 @@ pub(super) enum Done {
     /// An Event.
     Posted(Result<(), String>),
     /// The LeaseCandidate.
-    Announced(Result<CandidateSighting, String>),
+    Announced(Result<CandidateSnapshot, String>),
 }
 
 /// The request that the state machine waits for.
