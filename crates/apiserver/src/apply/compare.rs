@@ -137,7 +137,7 @@ impl Walk {
 }
 
 /// Indexes elements by identity. An invalid list has several elements with one identity.
-fn index(shape: Shape, list: Option<&Value>) -> BTreeMap<String, Vec<&Value>> {
+fn index<'a>(shape: Shape, list: Option<&'a Value>) -> BTreeMap<String, Vec<&'a Value>> {
     let mut out: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
     for item in list.and_then(Value::as_array).into_iter().flatten() {
         if let Ok(element) = shape.element(item) {
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use crate::schema::message_by_name;
 
-    fn pod() -> Shape {
+    fn pod() -> Shape<'static> {
         Shape::Struct(message_by_name("core/v1.Pod").expect("there"))
     }
 

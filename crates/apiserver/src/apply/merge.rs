@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::schema::message_by_name;
 
-    fn shape() -> Shape {
+    fn shape() -> Shape<'static> {
         Shape::Struct(message_by_name("meta/v1.ObjectMeta").expect("there"))
     }
 

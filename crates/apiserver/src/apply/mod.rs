@@ -181,7 +181,7 @@ fn take_from_others(
 
 /// Inputs of an apply.
 pub(crate) struct Apply<'a> {
-    pub(crate) shape: Shape,
+    pub(crate) shape: Shape<'a>,
     /// The live object in the version of the writer, without owners; an empty object if absent.
     pub(crate) live: &'a Value,
     /// An empty object of the kind.

@@ -9,7 +9,7 @@ use crate::schema::{Field, ListType, Message, Type, message_by_name};
 
 /// Schema of the value at a path.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Shape {
+pub(crate) enum Shape<'a> {
     /// A struct of the table.
     Struct(&'static Message),
     /// A map with values of this type.
@@ -19,7 +19,7 @@ pub(crate) enum Shape {
     /// An atomic value.
     Leaf(Option<&'static Type>),
     /// A value of a custom resource.
-    Custom(&'static Structural),
+    Custom(&'a Structural),
     /// A value without a schema: maps merge by name, lists are atomic.
     Free,
 }
@@ -32,7 +32,7 @@ pub(super) enum Parts {
     Elements,
 }
 
-impl Shape {
+impl Shape<'_> {
     fn of_field(field: &'static Field) -> Self {
         match &field.ty {
             ty if field.atomic => Self::Leaf(Some(ty)),

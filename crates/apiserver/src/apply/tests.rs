@@ -12,7 +12,7 @@ const NOW: &str = "2026-01-01T00:00:00Z";
 
 /// An object of one kind and its owners, written by several.
 struct Play {
-    shape: Shape,
+    shape: Shape<'static>,
     object: Value,
     managed: Managed,
     /// How often there was a short way.

@@ -1,12 +1,10 @@
 //! Custom resources: kinds that clients define.
 //!
 //! A definition is compiled into an entry of the table that also contains the built-in kinds, so that all verbs, lists
-//! and watches share one implementation. A compiled entry is never freed, because the table returns plain references.
-//! Definitions with the same spec share one entry. Therefore the memory is bounded by the number of different
-//! definitions.
+//! and watches share one implementation. A compiled entry is freed when its definition was replaced or deleted and the
+//! last request with it has ended.
 
 mod approval;
-mod compile;
 pub(crate) mod definition;
 mod format;
 mod path;
@@ -15,7 +13,6 @@ mod schema;
 mod structural;
 mod value;
 
-pub(crate) use compile::{CustomVersion, Scale, compile};
 pub(crate) use path::Path;
 pub(crate) use schema::{Kind as ValueKind, ListKind, Structural};
 
@@ -33,14 +30,14 @@ pub(crate) const PLURAL: &str = "customresourcedefinitions";
 /// The finalizer that keeps a definition until its objects are deleted.
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-impl CustomVersion {
+impl Structural {
     /// Returns the stored form of an object, and the paths of unknown fields that were removed.
     pub(crate) fn canonical(
         &self,
         mut object: Value,
     ) -> Result<(Value, Vec<String>), canonical::Error> {
         let mut unknown = Vec::new();
-        self.schema.prune(&mut object, "", &mut unknown);
+        self.prune(&mut object, "", &mut unknown);
         if let Some(map) = object.as_object_mut() {
             map.remove("apiVersion");
             map.remove("kind");
@@ -51,7 +48,7 @@ impl CustomVersion {
                 canonical::canonicalise(message, metadata)?,
             );
         }
-        if !self.schema.fill(&mut object) {
+        if !self.fill(&mut object) {
             return Err(canonical::Error::Text(format!(
                 "with its defaults it is larger than {MAX_STORED_BYTES} bytes"
             )));
@@ -61,12 +58,12 @@ impl CustomVersion {
 
     /// Validates an object.
     pub(crate) fn validate(&self, object: &Value, causes: &mut Vec<Cause>) {
-        value::check(&self.schema, object, causes);
+        value::check(self, object, causes);
     }
 
     /// Validates an updated object. Errors in unchanged parts are ignored, so that objects that are older than a rule
     /// can still be changed.
     pub(crate) fn validate_update(&self, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
-        value::check_change(&self.schema, old, new, causes);
+        value::check_change(self, old, new, causes);
     }
 }

@@ -7,10 +7,9 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
 
 use super::options::FieldValidation;
-use crate::crd::CustomVersion;
 use crate::fairness::TooLarge;
 use crate::registry::rules::text;
-use crate::registry::{Kind, Version, group_version};
+use crate::registry::{CustomVersion, Kind, Version, group_version};
 use crate::schema::{self, Message};
 use crate::status::{Cause, Failure};
 use crate::{canonical, protobuf, strict};
@@ -94,8 +93,8 @@ pub(super) fn decode(
     bytes: &[u8],
     validation: FieldValidation,
 ) -> Result<Decoded, Failure> {
-    let known = (kind.group, version.name, kind.kind);
-    if let Some(custom) = version.custom {
+    let known = (kind.group(), version.name(), kind.kind());
+    if let Some(custom) = &version.custom {
         return decode_custom(custom, known, media, bytes, validation);
     }
     decode_as(known, media, bytes, validation)
@@ -150,7 +149,7 @@ fn decode_custom(
         return Err(Failure::invalid((group, &sent_kind), &name, vec![cause]));
     }
     check_kind((group, version, kind), &sent_version, &sent_kind)?;
-    let (value, unknown) = custom.canonical(value).map_err(|error| {
+    let (value, unknown) = custom.schema.canonical(value).map_err(|error| {
         Failure::bad_request(format!(
             "{kind} in version {version:?} cannot be handled as a {kind}: {error}"
         ))

@@ -23,10 +23,10 @@ const VERBS: &[&str] = &[
 ];
 
 /// Answers `/api`, `/apis` and what lies between them and the resources; `None` for other paths.
-pub(super) fn answer(
+pub(super) fn answer<'k>(
     path: &str,
     headers: &HeaderMap,
-    kinds: &dyn Fn() -> Vec<&'static Kind>,
+    kinds: &dyn Fn() -> Vec<&'k Kind>,
 ) -> Option<Result<Response<Body>, Failure>> {
     if !path.starts_with("/api") {
         return None;
@@ -54,11 +54,7 @@ pub(super) fn answer(
     Some(accepted.map(|_| respond::json(StatusCode::OK, document.to_string() + "\n")))
 }
 
-fn root(
-    kinds: &[&'static Kind],
-    headers: &HeaderMap,
-    core: bool,
-) -> Result<Response<Body>, Failure> {
+fn root(kinds: &[&Kind], headers: &HeaderMap, core: bool) -> Result<Response<Body>, Failure> {
     let (document, kind) = match negotiate(headers)? {
         Form::Discovery(version) => {
             let kind = match version {
@@ -108,7 +104,7 @@ fn root(
     Ok(response)
 }
 
-fn group_entry(kinds: &[&'static Kind], group: &str) -> Option<Value> {
+fn group_entry(kinds: &[&Kind], group: &str) -> Option<Value> {
     let (_, versions) = registry::groups(kinds)
         .into_iter()
         .find(|(name, _)| *name == group)?;
@@ -121,7 +117,7 @@ fn group_entry(kinds: &[&'static Kind], group: &str) -> Option<Value> {
     }))
 }
 
-fn group_document(kinds: &[&'static Kind], group: &str) -> Option<Value> {
+fn group_document(kinds: &[&Kind], group: &str) -> Option<Value> {
     let mut document = group_entry(kinds, group)?;
     document["kind"] = json!("APIGroup");
     document["apiVersion"] = json!("v1");
@@ -129,22 +125,18 @@ fn group_document(kinds: &[&'static Kind], group: &str) -> Option<Value> {
 }
 
 /// The kinds of a group-version, by plural name.
-fn kinds_of(
-    kinds: &[&'static Kind],
-    group: &str,
-    version: &str,
-) -> Vec<(&'static Kind, &'static Version)> {
+fn kinds_of<'a>(kinds: &[&'a Kind], group: &str, version: &str) -> Vec<(&'a Kind, &'a Version)> {
     let mut kinds: Vec<_> = kinds
         .iter()
         .copied()
-        .filter(|kind| kind.group == group)
+        .filter(|kind| kind.group() == group)
         .filter_map(|kind| Some((kind, kind.version(version)?)))
         .collect();
-    kinds.sort_by_key(|(kind, _)| kind.plural);
+    kinds.sort_by_key(|(kind, _)| kind.plural());
     kinds
 }
 
-fn resource_list(kinds: &[&'static Kind], group: &str, version: &str) -> Option<Value> {
+fn resource_list(kinds: &[&Kind], group: &str, version: &str) -> Option<Value> {
     let kinds = kinds_of(kinds, group, version);
     if kinds.is_empty() {
         return None;
@@ -152,32 +144,32 @@ fn resource_list(kinds: &[&'static Kind], group: &str, version: &str) -> Option<
     let mut resources = Vec::new();
     for (kind, known) in kinds {
         let mut entry = Map::new();
-        entry.insert("name".into(), json!(kind.plural));
-        entry.insert("singularName".into(), json!(kind.singular));
+        entry.insert("name".into(), json!(kind.plural()));
+        entry.insert("singularName".into(), json!(kind.singular()));
         entry.insert("namespaced".into(), json!(kind.namespaced));
-        entry.insert("kind".into(), json!(kind.kind));
+        entry.insert("kind".into(), json!(kind.kind()));
         entry.insert("verbs".into(), json!(verbs(kind)));
-        if !kind.short.is_empty() {
-            entry.insert("shortNames".into(), json!(kind.short));
+        if !kind.short().is_empty() {
+            entry.insert("shortNames".into(), json!(kind.short()));
         }
-        if !kind.categories.is_empty() {
-            entry.insert("categories".into(), json!(kind.categories));
+        if !kind.categories().is_empty() {
+            entry.insert("categories".into(), json!(kind.categories()));
         }
         if !kind.review {
-            let hash = hash(&format!("{}/{}", kind.storage, kind.kind));
+            let hash = hash(&format!("{}/{}", kind.storage(), kind.kind()));
             entry.insert("storageVersionHash".into(), json!(hash));
         }
         resources.push(Value::Object(entry));
         for sub in kind.subresources(known) {
             let (group, version, name) = sub_kind(kind, version, *sub);
             let mut entry = json!({
-                "name": format!("{}/{}", kind.plural, sub.name()),
+                "name": format!("{}/{}", kind.plural(), sub.name()),
                 "singularName": "",
                 "namespaced": kind.namespaced,
                 "kind": name,
                 "verbs": sub_verbs(*sub),
             });
-            if group != kind.group {
+            if group != kind.group() {
                 entry["group"] = json!(group);
                 entry["version"] = json!(version);
             }
@@ -192,7 +184,7 @@ fn resource_list(kinds: &[&'static Kind], group: &str, version: &str) -> Option<
     }))
 }
 
-fn aggregated(kinds: &[&'static Kind], core: bool, version: &str) -> Value {
+fn aggregated(kinds: &[&Kind], core: bool, version: &str) -> Value {
     let groups = registry::groups(kinds);
     let wanted = groups.iter().filter(|(group, _)| group.is_empty() == core);
     let items: Vec<Value> = wanted
@@ -223,19 +215,19 @@ fn aggregated(kinds: &[&'static Kind], core: bool, version: &str) -> Value {
 }
 
 fn aggregated_resource(kind: &Kind, known: &Version) -> Value {
-    let version = known.name;
+    let version = known.name();
     let mut entry = json!({
-        "resource": kind.plural,
-        "responseKind": {"group": kind.group, "version": version, "kind": kind.kind},
+        "resource": kind.plural(),
+        "responseKind": {"group": kind.group(), "version": version, "kind": kind.kind()},
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
-        "singularResource": kind.singular,
+        "singularResource": kind.singular(),
         "verbs": verbs(kind),
     });
-    if !kind.short.is_empty() {
-        entry["shortNames"] = json!(kind.short);
+    if !kind.short().is_empty() {
+        entry["shortNames"] = json!(kind.short());
     }
-    if !kind.categories.is_empty() {
-        entry["categories"] = json!(kind.categories);
+    if !kind.categories().is_empty() {
+        entry["categories"] = json!(kind.categories());
     }
     let subs: Vec<Value> = kind
         .subresources(known)
@@ -274,8 +266,8 @@ fn sub_kind<'a>(kind: &'a Kind, version: &'a str, sub: Subresource) -> (&'a str,
         Subresource::Token => ("authentication.k8s.io", "v1", "TokenRequest"),
         Subresource::Eviction => ("policy", "v1", "Eviction"),
         Subresource::Scale => ("autoscaling", "v1", "Scale"),
-        Subresource::Binding => (kind.group, version, "Binding"),
-        _ => (kind.group, version, kind.kind),
+        Subresource::Binding => (kind.group(), version, "Binding"),
+        _ => (kind.group(), version, kind.kind()),
     }
 }
 

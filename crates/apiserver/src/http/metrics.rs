@@ -232,7 +232,7 @@ impl Labels {
         let Some(kind) = registry::find(&path.group, &path.resource) else {
             return none;
         };
-        let version = kind.version(&path.version).unwrap_or(&kind.versions[0]);
+        let version = kind.version(&path.version).unwrap_or(&kind.versions()[0]);
         let sub = kind
             .subresource(version, &path.subresource)
             .map_or("", registry::Subresource::name);
@@ -243,8 +243,8 @@ impl Labels {
         };
         Self {
             verb,
-            group: kind.group,
-            resource: kind.plural,
+            group: kind.group(),
+            resource: kind.plural(),
             subresource: sub,
             scope,
         }

@@ -171,7 +171,8 @@ impl Api {
         B: hyper::body::Body,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let (target, subresource) = match resource::resolve(&self.registry, path) {
+        let kind = self.registry.find(&path.group, &path.resource);
+        let (target, subresource) = match resource::resolve(&self.registry, kind.as_deref(), path) {
             Resolved::Kind(target, subresource) => (target, subresource),
             Resolved::NoResource => return respond::failure(&Failure::no_resource()),
             Resolved::NoGroup => return not_found(),
@@ -216,7 +217,8 @@ impl Api {
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             return respond::failure(&Failure::method_not_allowed());
         }
-        let kinds = || self.registry.kinds();
+        let served = self.registry.served();
+        let kinds = || served.kinds();
         if let Some(answer) = discovery::answer(path, &parts.headers, &kinds) {
             return answer.unwrap_or_else(|failure| respond::failure(&failure));
         }

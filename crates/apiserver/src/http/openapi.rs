@@ -27,11 +27,7 @@ const V2_PROTOBUF: HeaderValue =
 const PARAMETERS: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
 
 /// Answers the paths below `/openapi`; `None` for what is not there.
-pub(super) fn answer(
-    path: &str,
-    headers: &HeaderMap,
-    kinds: &[&'static Kind],
-) -> Option<Response<Body>> {
+pub(super) fn answer(path: &str, headers: &HeaderMap, kinds: &[&Kind]) -> Option<Response<Body>> {
     match path.trim_matches('/') {
         "openapi/v2" => Some(v2(kinds, headers)),
         "openapi/v3" => Some(respond::json(StatusCode::OK, index(kinds).to_string())),
@@ -50,7 +46,7 @@ pub(super) fn answer(
     }
 }
 
-fn v2(kinds: &[&'static Kind], headers: &HeaderMap) -> Response<Body> {
+fn v2(kinds: &[&Kind], headers: &HeaderMap) -> Response<Body> {
     let accept = headers
         .get(ACCEPT)
         .and_then(|value| value.to_str().ok())
@@ -75,24 +71,24 @@ fn v2(kinds: &[&'static Kind], headers: &HeaderMap) -> Response<Body> {
 }
 
 /// The schemas of all built-in kinds. Those of custom kinds are in the v3 documents only.
-fn definitions(kinds: &[&'static Kind]) -> Map<String, Value> {
+fn definitions(kinds: &[&Kind]) -> Map<String, Value> {
     let descriptions = Descriptions::read();
     let mut schemas = Schemas::new(Dialect::V2, &descriptions);
     for kind in kinds {
-        for version in kind.versions.iter().filter(|v| v.custom.is_none()) {
-            schemas.add(kind.group, version.name, kind.kind);
+        for version in kind.versions().iter().filter(|v| v.custom.is_none()) {
+            schemas.add(kind.group(), version.name(), kind.kind());
         }
     }
     schemas.finish()
 }
 
-fn index(kinds: &[&'static Kind]) -> Value {
+fn index(kinds: &[&Kind]) -> Value {
     let built_in = built_in_hashes();
     // By path, so that the work grows with the number of custom kinds and not with its square.
-    let mut custom: HashMap<String, Vec<&'static Kind>> = HashMap::new();
+    let mut custom: HashMap<String, Vec<&Kind>> = HashMap::new();
     for kind in kinds {
-        for version in kind.versions.iter().filter(|v| v.custom.is_some()) {
-            let path = gv_path(kind.group, version.name);
+        for version in kind.versions().iter().filter(|v| v.custom.is_some()) {
+            let path = gv_path(kind.group(), version.name());
             custom.entry(path).or_default().push(kind);
         }
     }
@@ -142,7 +138,7 @@ fn url_hash(text: &str) -> String {
 }
 
 /// The v3 operations of one group and version, by path.
-fn operations(kinds: &[&'static Kind], gv: &str) -> Map<String, Value> {
+fn operations(kinds: &[&Kind], gv: &str) -> Map<String, Value> {
     let mut paths = Map::new();
     for (path, group, version, kind) in served(kinds) {
         if gv_path(group, version) == gv {
@@ -158,16 +154,16 @@ fn operations(kinds: &[&'static Kind], gv: &str) -> Map<String, Value> {
 }
 
 /// The v3 document of one group and version; `None` if nothing is served there.
-fn document(kinds: &[&'static Kind], gv: &str, descriptions: &Descriptions) -> Option<Value> {
+fn document(kinds: &[&Kind], gv: &str, descriptions: &Descriptions) -> Option<Value> {
     let paths = operations(kinds, gv);
     if paths.is_empty() {
         return None;
     }
     let mut built_in = Schemas::new(Dialect::V3, descriptions);
     for kind in kinds {
-        for version in kind.versions.iter().filter(|v| v.custom.is_none()) {
-            if gv_path(kind.group, version.name) == gv {
-                built_in.add(kind.group, version.name, kind.kind);
+        for version in kind.versions().iter().filter(|v| v.custom.is_none()) {
+            if gv_path(kind.group(), version.name()) == gv {
+                built_in.add(kind.group(), version.name(), kind.kind());
             }
         }
     }
@@ -178,20 +174,19 @@ fn document(kinds: &[&'static Kind], gv: &str, descriptions: &Descriptions) -> O
 }
 
 /// The schemas of custom kinds of one group and version.
-fn custom_schemas(kinds: &[&'static Kind], gv: &str) -> Map<String, Value> {
+fn custom_schemas(kinds: &[&Kind], gv: &str) -> Map<String, Value> {
     let mut out = Map::new();
     for kind in kinds {
-        for version in kind.versions {
-            let Some(custom) = version
-                .custom
-                .filter(|_| gv_path(kind.group, version.name) == gv)
+        for version in kind.versions() {
+            let Some(custom) =
+                (version.custom.as_ref()).filter(|_| gv_path(kind.group(), version.name()) == gv)
             else {
                 continue;
             };
             let mut schema = custom.openapi.clone();
             schema["type"] = json!("object");
             schema[GVK] =
-                json!([{"group": kind.group, "version": version.name, "kind": kind.kind}]);
+                json!([{"group": kind.group(), "version": version.name(), "kind": kind.kind()}]);
             for (member, kind) in [
                 ("apiVersion", "string"),
                 ("kind", "string"),
@@ -205,8 +200,8 @@ fn custom_schemas(kinds: &[&'static Kind], gv: &str) -> Map<String, Value> {
                     known["description"] = json!(described(member));
                 }
             }
-            let group: Vec<&str> = kind.group.rsplit('.').collect();
-            let name = format!("{}.{}.{}", group.join("."), version.name, kind.kind);
+            let group: Vec<&str> = kind.group().rsplit('.').collect();
+            let name = format!("{}.{}.{}", group.join("."), version.name(), kind.kind());
             out.insert(name, schema);
         }
     }
@@ -242,20 +237,22 @@ fn gv_path(group: &str, version: &str) -> String {
 }
 
 /// Path of one object, group, version and kind of all that is served.
-fn served(
-    kinds: &[&'static Kind],
-) -> impl Iterator<Item = (String, &'static str, &'static str, &'static str)> {
-    kinds.iter().flat_map(|kind| {
-        kind.versions.iter().map(move |version| {
-            let prefix = if kind.group.is_empty() { "api" } else { "apis" };
-            let gv = group_version(kind.group, version.name);
+fn served<'a>(kinds: &[&'a Kind]) -> impl Iterator<Item = (String, &'a str, &'a str, &'a str)> {
+    kinds.iter().copied().flat_map(|kind| {
+        kind.versions().iter().map(move |version| {
+            let prefix = if kind.group().is_empty() {
+                "api"
+            } else {
+                "apis"
+            };
+            let gv = group_version(kind.group(), version.name());
             let scope = if kind.namespaced {
                 "namespaces/{namespace}/"
             } else {
                 ""
             };
-            let path = format!("/{prefix}/{gv}/{scope}{}/{{name}}", kind.plural);
-            (path, kind.group, version.name, kind.kind)
+            let path = format!("/{prefix}/{gv}/{scope}{}/{{name}}", kind.plural());
+            (path, kind.group(), version.name(), kind.kind())
         })
     })
 }

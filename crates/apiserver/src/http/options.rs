@@ -4,7 +4,7 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::query::Query;
-use crate::registry::{Field, Target, WriteOptions};
+use crate::registry::{Fields, Target, WriteOptions};
 use crate::selector::{FieldSelector, LabelSelector};
 use crate::status::{Cause, Failure};
 use crate::store::{Fence, Key, Object};
@@ -29,7 +29,7 @@ pub(super) struct Selection {
     pub(super) labels: LabelSelector,
     pub(super) fields: FieldSelector,
     /// What selectors of fields may name beyond name and namespace.
-    known: &'static [Field],
+    known: Fields,
 }
 
 /// How exact a resourceVersion is meant.
@@ -55,7 +55,7 @@ pub(super) struct ListOptions {
 
 impl Selection {
     /// Reads the selectors of a query.
-    pub(super) fn parse(known: &'static [Field], query: &Query<'_>) -> Result<Self, Failure> {
+    pub(super) fn parse(known: Fields, query: &Query<'_>) -> Result<Self, Failure> {
         let bad = |error: crate::selector::Error| Failure::bad_request(error.to_string());
         let labels = query
             .text("labelSelector")
@@ -70,8 +70,7 @@ impl Selection {
             .unwrap_or_default()
             .parse()
             .map_err(bad)?;
-        let names: Vec<&str> = known.iter().map(|field| field.label).collect();
-        fields.check(&names).map_err(bad)?;
+        fields.check(&known.labels()).map_err(bad)?;
         Ok(Self {
             labels,
             fields,
@@ -104,8 +103,7 @@ impl Selection {
             _ => {
                 let value: &Value =
                     parsed.get_or_init(|| serde_json::from_slice(&object.json).unwrap_or_default());
-                let field = self.known.iter().find(|field| field.label == label);
-                field.map_or_else(String::new, |field| field.value(value))
+                self.known.value(label, value)
             }
         })
     }
@@ -113,11 +111,7 @@ impl Selection {
 
 impl ListOptions {
     /// Reads and checks the parameters.
-    pub(super) fn parse(
-        known: &'static [Field],
-        query: &Query<'_>,
-        watch: bool,
-    ) -> Result<Self, Failure> {
+    pub(super) fn parse(known: Fields, query: &Query<'_>, watch: bool) -> Result<Self, Failure> {
         let selection = Selection::parse(known, query)?;
         let version = query.text("resourceVersion");
         let initial_events = query.tristate("sendInitialEvents");
@@ -325,7 +319,7 @@ pub(crate) fn fence(headers: &HeaderMap) -> Result<Option<Fence>, Failure> {
     let leases = crate::registry::find("coordination.k8s.io", "leases").ok_or_else(bad)?;
     let target = Target {
         kind: leases,
-        version: &leases.versions[0],
+        version: &leases.versions()[0],
         namespace,
         name,
     };
@@ -344,13 +338,15 @@ mod tests {
 
     fn list(query: &str, watch: bool) -> Result<ListOptions, (u16, Option<String>)> {
         let kind = crate::registry::find("coordination.k8s.io", "leases").expect("there");
-        ListOptions::parse(kind.fields, &Query::new(query), watch).map_err(|failure| {
-            let details = failure.details.filter(|details| !details.causes.is_empty());
-            (
-                failure.code,
-                details.map(|details| details.causes[0].field.clone()),
-            )
-        })
+        ListOptions::parse(kind.fields(&kind.versions()[0]), &Query::new(query), watch).map_err(
+            |failure| {
+                let details = failure.details.filter(|details| !details.causes.is_empty());
+                (
+                    failure.code,
+                    details.map(|details| details.causes[0].field.clone()),
+                )
+            },
+        )
     }
 
     #[test]

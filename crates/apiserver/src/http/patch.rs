@@ -218,18 +218,18 @@ fn apply(
     validation: FieldValidation,
 ) -> Result<(Value, Vec<String>), Failure> {
     let Target { kind, version, .. } = *target;
-    let message = schema::message(kind.group, version.name, kind.kind);
+    let message = schema::message(kind.group(), version.name(), kind.kind());
     let mut object = match version.conversion {
         Some(conversion) => (conversion.from_stored)(old.clone()),
         None => old.clone(),
     };
     let api_version = kind.api_version(version);
-    object["kind"] = json!(kind.kind);
+    object["kind"] = json!(kind.kind());
     object["apiVersion"] = json!(api_version);
     let object = change.apply(message, object)?;
     let (now_kind, now_version) = (object.get("kind"), object.get("apiVersion"));
     let same = |value: Option<&Value>, want: &str| value.is_none_or(|v| v == want || v.is_null());
-    if !same(now_kind, kind.kind) || !same(now_version, &api_version) {
+    if !same(now_kind, kind.kind()) || !same(now_version, &api_version) {
         return Err(unfit("a patch cannot change what an object is"));
     }
     let (value, warnings) = finish(target, object, validation)?;
@@ -244,10 +244,10 @@ pub(super) fn finish(
     validation: FieldValidation,
 ) -> Result<(Value, Vec<String>), Failure> {
     let Target { kind, version, .. } = *target;
-    let message = schema::message(kind.group, version.name, kind.kind);
-    let (object, problems) = match (version.custom, message) {
+    let message = schema::message(kind.group(), version.name(), kind.kind());
+    let (object, problems) = match (&version.custom, message) {
         (Some(custom), _) => {
-            let found = custom.canonical(object);
+            let found = custom.schema.canonical(object);
             let (value, unknown) = found.map_err(|error| unfit(&error.to_string()))?;
             let unknown = unknown.into_iter().map(strict::Problem::Unknown);
             (value, unknown.collect())

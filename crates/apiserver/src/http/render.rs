@@ -3,6 +3,8 @@
 //! The common case, the full object in the stored version, is spliced from the stored bytes: they
 //! begin with `{` and lack only `kind` and `apiVersion`.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -10,20 +12,20 @@ use serde_json::{Map, Value, json};
 use super::accept::Form;
 use super::pieces::Pieces;
 use super::query::Query;
-use crate::registry::columns::NAME_DESCRIPTION;
-use crate::registry::{Column, Conversion, Kind, Target};
+use crate::registry::columns::{CustomColumn, NAME_DESCRIPTION};
+use crate::registry::{Column, Conversion, CustomVersion, Target};
 use crate::status::Failure;
 
 /// How objects of one kind are written for one client.
 #[derive(Clone)]
 pub(super) struct View {
-    pub(super) kind: &'static Kind,
+    kind: String,
     /// `{"kind":"Lease","apiVersion":"coordination.k8s.io/v1",`
     prefix: Bytes,
     api_version: String,
     conversion: Option<Conversion>,
     /// Objects of custom kinds say what they are in lists, too.
-    custom: bool,
+    custom: Option<Arc<CustomVersion>>,
     columns: &'static [Column],
     form: Form,
     include: Include,
@@ -58,20 +60,21 @@ impl View {
             }
         };
         let api_version = target.kind.api_version(target.version);
-        let prefix = format!(
-            "{{\"kind\":\"{}\",\"apiVersion\":\"{api_version}\",",
-            target.kind.kind
-        );
+        let kind = target.kind.kind().to_owned();
+        let prefix = format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",");
+        let custom = target.version.custom.clone();
+        let has_own_columns = custom.as_ref().is_some_and(|own| !own.columns.is_empty());
         Ok(Self {
-            kind: target.kind,
+            kind,
             prefix: Bytes::from(prefix),
             api_version,
             conversion: target.version.conversion,
-            custom: target.version.custom.is_some(),
-            columns: target
-                .version
-                .custom
-                .map_or(target.kind.columns, |custom| custom.columns),
+            custom,
+            columns: if has_own_columns {
+                &[]
+            } else {
+                target.kind.columns
+            },
             form,
             include,
         })
@@ -124,10 +127,10 @@ impl View {
         }
         let (kind, api_version) = match self.form {
             Form::Partial => ("PartialObjectMetadata", "meta.k8s.io/v1"),
-            _ => (self.kind.kind, self.api_version.as_str()),
+            _ => (self.kind.as_str(), self.api_version.as_str()),
         };
-        if self.custom && !matches!(self.form, Form::Partial) && metadata.get("continue").is_none()
-        {
+        let is_custom = self.custom.is_some();
+        if is_custom && !matches!(self.form, Form::Partial) && metadata.get("continue").is_none() {
             metadata["continue"] = json!("");
         }
         let mut out = Pieces::with_capacity(256 + items.len() * 512);
@@ -146,7 +149,7 @@ impl View {
                     let value = (conversion.from_stored)(parse(stored)?);
                     out.copy(value.to_string().as_bytes());
                 }
-                (_, None) if self.custom => self.write_full(&mut out, stored)?,
+                (_, None) if is_custom => self.write_full(&mut out, stored)?,
                 (_, None) => out.share(stored.clone()),
             }
         }
@@ -224,33 +227,30 @@ impl View {
     }
 
     fn columns(&self) -> Value {
-        let describe = |column: &Column| {
-            let format = if column.name == "Name" {
-                "name"
-            } else {
-                column.format
-            };
-            json!({"name": column.name, "type": column.kind, "format": format,
-                "description": column.description.text(), "priority": column.priority})
-        };
+        let own = self.custom.iter().flat_map(|custom| &custom.columns);
+        let columns = self.columns.iter().map(Column::definition);
+        let columns = columns.chain(own.map(CustomColumn::definition));
         if self.names_itself() {
-            return self.columns.iter().map(describe).collect();
+            return columns.collect();
         }
         let name = json!({"name": "Name", "type": "string", "format": "name",
             "description": NAME_DESCRIPTION.text(), "priority": 0});
-        let others = self.columns.iter().map(describe);
-        std::iter::once(name).chain(others).collect()
+        std::iter::once(name).chain(columns).collect()
     }
 
     /// Most kinds leave the first column, the name, to be added here.
     fn names_itself(&self) -> bool {
+        let mut own = self.custom.iter().flat_map(|custom| &custom.columns);
         self.columns.iter().any(|column| column.name == "Name")
+            || own.any(|column| column.name == "Name")
     }
 
     fn row(&self, value: &Value) -> Result<Value, Failure> {
         let now = Timestamp::now();
         let name = value.pointer("/metadata/name").cloned().unwrap_or_default();
-        let others = self.columns.iter().map(|column| column.of(value, now));
+        let own = self.custom.iter().flat_map(|custom| &custom.columns);
+        let others = self.columns.iter().map(|column| (column.cell)(value, now));
+        let others = others.chain(own.map(|column| column.cell(value, now)));
         let name = (!self.names_itself()).then_some(name);
         let cells: Vec<Value> = name.into_iter().chain(others).collect();
         let object = match self.include {

@@ -18,7 +18,7 @@ use super::watch::Feed;
 use super::{Api, Body, list, respond};
 use crate::auth::User;
 use crate::fairness::{HEAVY, Resource, Tenant};
-use crate::registry::{self, DeleteOptions, Deleted, Registry, Source, Subresource, Target};
+use crate::registry::{self, DeleteOptions, Deleted, Kind, Registry, Source, Subresource, Target};
 use crate::schema;
 use crate::status::Failure;
 
@@ -47,13 +47,16 @@ pub(super) enum Resolved<'a> {
     NoGroup,
 }
 
-/// Finds the kind behind a path.
-pub(super) fn resolve<'a>(registry: &Registry, path: &'a ResourcePath) -> Resolved<'a> {
-    let found = registry
-        .find(&path.group, &path.resource)
-        .and_then(|kind| Some((kind, kind.version(&path.version)?)));
+/// Finds what a path leads to. The kind is the one that serves its resource.
+pub(super) fn resolve<'a>(
+    registry: &Registry,
+    kind: Option<&'a Kind>,
+    path: &'a ResourcePath,
+) -> Resolved<'a> {
+    let found = kind.and_then(|kind| Some((kind, kind.version(&path.version)?)));
     let Some((kind, version)) = found else {
-        let known = registry.kinds().iter().any(|kind| kind.group == path.group);
+        let served = registry.served();
+        let known = (served.kinds().iter()).any(|kind| kind.group() == path.group);
         return if known {
             Resolved::NoResource
         } else {
@@ -101,7 +104,7 @@ impl Call<'_> {
     {
         let kind = self.target.kind;
         self.warnings
-            .extend(self.target.version.deprecated.map(str::to_owned));
+            .extend(self.target.version.deprecated().map(str::to_owned));
         let named = !self.target.name.is_empty();
         let placed = !kind.namespaced || !self.target.namespace.is_empty();
         self.check_fence_is_readable().await?;
@@ -196,7 +199,7 @@ impl Call<'_> {
     }
 
     /// What selectors may name.
-    fn fields(&self) -> &'static [registry::Field] {
+    fn fields(&self) -> registry::Fields {
         self.target.kind.fields(self.target.version)
     }
 
@@ -289,7 +292,7 @@ impl Call<'_> {
     /// The kind with nothing in it, for bookmarks.
     fn empty(&self) -> Arc<Value> {
         let Target { kind, version, .. } = self.target;
-        let message = schema::message(kind.group, version.name, kind.kind);
+        let message = schema::message(kind.group(), version.name(), kind.kind());
         let value = body::canonical(message, json!({"metadata": {}})).unwrap_or_else(|_| json!({}));
         Arc::new(match version.conversion {
             Some(conversion) => (conversion.to_stored)(value),

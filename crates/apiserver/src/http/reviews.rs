@@ -29,11 +29,11 @@ impl Call<'_> {
         let kind = self.target.kind;
         let version = self.target.version;
         let mut review = self
-            .question(body, (kind.group, version.name, kind.kind))
+            .question(body, (kind.group(), version.name(), kind.kind()))
             .await?;
         metadata(&mut review);
         let spec = review.get("spec").cloned().unwrap_or_else(|| json!({}));
-        let status = match kind.kind {
+        let status = match kind.kind() {
             "SelfSubjectReview" => {
                 let now = rfc3339(Timestamp::now());
                 metadata(&mut review).insert("creationTimestamp".into(), json!(now));
@@ -58,13 +58,13 @@ impl Call<'_> {
                     let field = "spec.resourceAttributes.namespace";
                     let value = json!(text(&spec, "/resourceAttributes/namespace"));
                     let cause = Cause::invalid(field, &value, "must match metadata.namespace");
-                    return Err(Failure::invalid((kind.group, ""), "", vec![cause]));
+                    return Err(Failure::invalid((kind.group(), ""), "", vec![cause]));
                 }
                 self.review_access(&subject, &spec)?
             }
         };
         review["status"] = status;
-        self.answer_question(kind.kind, &kind.api_version(version), &review)
+        self.answer_question(kind.kind(), &kind.api_version(version), &review)
     }
 
     /// `POST serviceaccounts/NAME/token`.
@@ -167,7 +167,7 @@ impl Call<'_> {
         let kind_entry = registry::find("", plural).expect("pods, secrets and nodes are kinds");
         let target = registry::Target {
             kind: kind_entry,
-            version: &kind_entry.versions[0],
+            version: &kind_entry.versions()[0],
             namespace: self.target.namespace,
             name,
         };
@@ -323,7 +323,7 @@ impl Call<'_> {
                            specified";
                 let cause = Cause::invalid("spec.resourceAttributes", &Value::Null, why);
                 return Err(Failure::invalid(
-                    (self.target.kind.group, ""),
+                    (self.target.kind.group(), ""),
                     "",
                     vec![cause],
                 ));

@@ -6,10 +6,9 @@ use serde_json::{Value, json};
 use super::patch::{APPLY, configuration, finish, take_member};
 use super::resource::{Call, check_name};
 use super::{Body, body, options, respond};
-use crate::crd::Scale;
 use crate::patch;
 use crate::registry::rules::text;
-use crate::registry::{Configuration, Source, Subresource, Target, WriteOptions};
+use crate::registry::{Configuration, Scale, Source, Subresource, Target, WriteOptions};
 use crate::status::{Cause, Failure};
 
 impl Call<'_> {
@@ -100,7 +99,7 @@ impl Call<'_> {
             set(&mut object, &place.replicas, json!(replicas));
         }
         stated.api_version = target.kind.api_version(target.version);
-        target.kind.kind.clone_into(&mut stated.kind);
+        target.kind.kind().clone_into(&mut stated.kind);
         stated.object = object;
         let (sub, source) = (Some(Subresource::Scale), Source::Apply(stated));
         let registry = &self.api.registry;
@@ -129,7 +128,7 @@ fn replicas(target: &Target<'_>, scale: &Value) -> Result<Option<i64>, Failure> 
 
 /// Where the numbers of a kind are.
 fn place(target: &Target<'_>) -> Option<Scale> {
-    match target.version.custom {
+    match &target.version.custom {
         Some(custom) => custom.scale.clone(),
         None => Some(Scale {
             replicas: "/spec/replicas".to_owned(),

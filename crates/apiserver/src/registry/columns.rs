@@ -1,5 +1,6 @@
 //! Columns of the Table form that kubectl prints.
 
+mod custom;
 mod description;
 pub(super) mod storage;
 pub(super) mod workloads;
@@ -7,6 +8,7 @@ pub(super) mod workloads;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+pub(crate) use custom::CustomColumn;
 pub(crate) use description::{Description, NAME_DESCRIPTION};
 
 /// One column.
@@ -24,8 +26,6 @@ pub(crate) struct Column {
     pub(crate) format: &'static str,
     /// Computes the cell of an object at a given time.
     pub(crate) cell: fn(&Value, Timestamp) -> Value,
-    /// Path of the value of a custom column.
-    pub(crate) path: Option<&'static crate::crd::Path>,
 }
 
 impl Column {
@@ -45,27 +45,18 @@ impl Column {
         }
     }
 
-    /// Returns the cell of an object at a given time.
-    pub(crate) fn of(&self, object: &Value, now: Timestamp) -> Value {
-        let Some(path) = self.path else {
-            return (self.cell)(object, now);
-        };
-        let found = path.find(object);
-        let Some(value) = found.first().filter(|value| !value.is_null()) else {
-            return Value::Null;
-        };
-        match self.kind {
-            "date" => json!(since(value.as_str(), now)),
-            "string" => {
-                let texts: Vec<String> = found.iter().map(|value| scalar(Some(value))).collect();
-                json!(texts.join(" "))
-            }
-            "integer" => value.as_i64().map_or(Value::Null, Value::from),
-            "number" => value.as_f64().map_or(Value::Null, |_| (*value).clone()),
-            "boolean" => value.as_bool().map_or(Value::Null, Value::from),
-            _ => Value::Null,
-        }
+    /// Returns the header of the column.
+    pub(crate) fn definition(&self) -> Value {
+        let texts = [self.name, self.kind, self.format, self.description.text()];
+        definition(texts, self.priority)
     }
+}
+
+/// Returns the header of a column. All kinds mark the column `Name` in the same way.
+fn definition([name, kind, format, description]: [&str; 4], priority: i32) -> Value {
+    let format = if name == "Name" { "name" } else { format };
+    json!({"name": name, "type": kind, "format": format, "description": description,
+        "priority": priority})
 }
 
 const fn text(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Column {
@@ -76,7 +67,6 @@ const fn text(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Colum
         priority: 0,
         format: "",
         cell,
-        path: None,
     }
 }
 
@@ -591,7 +581,7 @@ mod tests {
                     text.is_empty(),
                     empty.contains(&name),
                     "{} {name}",
-                    kind.kind
+                    kind.kind()
                 );
             }
         }

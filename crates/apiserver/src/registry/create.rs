@@ -180,7 +180,7 @@ impl Registry {
                 None => place = self.check_place(target, &key.name)?,
             }
         }
-        let what = target.kind.plural;
+        let what = target.kind.plural();
         let why = format!(
             "{what} {:?}: its namespace or definition changes all the time",
             key.name

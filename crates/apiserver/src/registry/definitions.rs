@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 
 use super::delete::DeleteOptions;
 use super::engine::{Registry, Target, WriteOptions, parsed};
+use super::kinds::compile;
 use super::rules::{items, text};
-use super::{Kind, Source, meta};
+use super::{Kind, KindRef, Source, meta};
 use crate::auth::User;
 use crate::crd::{self, definition};
 use crate::status::Failure;
@@ -26,16 +27,28 @@ const PURGE_PERIOD: Duration = Duration::from_millis(50);
 pub(crate) struct Served {
     /// The store revision at which the definitions were read.
     revision: u64,
-    kinds: Vec<&'static Kind>,
-    by_resource: HashMap<(&'static str, &'static str), &'static Kind>,
-    /// The definitions of these kinds, by storage name.
-    definitions: HashMap<&'static str, Definition>,
+    /// The definitions, in the order of their keys.
+    definitions: Vec<Definition>,
+    /// Indices of the definitions, by storage name.
+    by_storage: HashMap<Arc<str>, usize>,
 }
 
 struct Definition {
-    kind: &'static Kind,
+    kind: Arc<Kind>,
     seen: Given,
     ending: bool,
+}
+
+impl Served {
+    /// Returns all kinds in the order of discovery.
+    pub(crate) fn kinds(&self) -> Vec<&Kind> {
+        let custom = self.definitions.iter().map(|definition| &*definition.kind);
+        super::all().iter().copied().chain(custom).collect()
+    }
+
+    fn definition(&self, storage: &str) -> Option<&Definition> {
+        self.definitions.get(*self.by_storage.get(storage)?)
+    }
 }
 
 impl Kind {
@@ -47,18 +60,17 @@ impl Kind {
 
 impl Registry {
     /// Returns the kind that serves a resource.
-    pub(crate) fn find(&self, group: &str, plural: &str) -> Option<&'static Kind> {
-        let custom = || self.served().by_resource.get(&(group, plural)).copied();
-        super::find(group, plural).or_else(custom)
-    }
-
-    /// Returns all kinds in the order of discovery.
-    pub(crate) fn kinds(&self) -> Vec<&'static Kind> {
+    pub(crate) fn find(&self, group: &str, plural: &str) -> Option<KindRef> {
+        if let Some(kind) = super::find(group, plural) {
+            return Some(KindRef::BuiltIn(kind));
+        }
         let served = self.served();
-        super::all().iter().chain(&served.kinds).copied().collect()
+        let definition = served.definition(&format!("{group}/{plural}"))?;
+        Some(KindRef::Custom(Arc::clone(&definition.kind)))
     }
 
-    fn served(&self) -> Arc<Served> {
+    /// Returns the kinds that are served now.
+    pub(crate) fn served(&self) -> Arc<Served> {
         let served = self.served.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&served)
     }
@@ -69,10 +81,10 @@ impl Registry {
         if target.version.custom.is_none() {
             return Ok(None);
         }
-        match self.served().definitions.get(target.kind.storage) {
+        match self.served().definition(target.kind.storage()) {
             None => Err(Failure::no_resource()),
             // The request was decoded with another version of the definition than the current one.
-            Some(definition) if !std::ptr::eq(definition.kind, target.kind) => {
+            Some(definition) if !definition.kind.has_spec_of(target.kind) => {
                 let name = &definition.seen.key.name;
                 let why = format!("the definition {name:?} was changed meanwhile; try again");
                 Err(Failure::try_again(why))
@@ -128,6 +140,8 @@ impl Registry {
         let Ok(listing) = self.store.list(&definitions(), None) else {
             return;
         };
+        let before = self.served();
+        let known = |storage: &str| Some(Arc::clone(&before.definition(storage)?.kind));
         let mut served = Served {
             revision: listing.revision,
             ..Served::default()
@@ -138,11 +152,11 @@ impl Registry {
             };
             let Some(kind) = Some(&definition)
                 .filter(|definition| definition::is_established(definition))
-                .and_then(|definition| crd::compile(&definition::accepted(definition)))
+                .and_then(|definition| compile(&definition::accepted(definition), known))
             else {
                 continue;
             };
-            if super::find(kind.group, kind.plural).is_some() {
+            if super::find(kind.group(), kind.plural()).is_some() {
                 continue;
             }
             let seen = Given {
@@ -150,10 +164,9 @@ impl Registry {
                 revision: stored.revision,
             };
             let ending = meta::is_deleting(&definition);
-            let made_from = Definition { kind, seen, ending };
-            served.definitions.insert(kind.storage, made_from);
-            served.kinds.push(kind);
-            served.by_resource.insert(kind.resource(), kind);
+            let index = served.definitions.len();
+            served.by_storage.insert(kind.storage_key(), index);
+            served.definitions.push(Definition { kind, seen, ending });
         }
         let mut slot = self.served.write().unwrap_or_else(PoisonError::into_inner);
         // A concurrent call that started later may have finished first.
@@ -209,8 +222,8 @@ impl Registry {
                     .map(|(name, _)| name),
             );
         }
-        let builtin = super::all().iter().filter(|kind| kind.group == group);
-        taken.extend(builtin.flat_map(|kind| [kind.plural.to_owned(), kind.kind.to_owned()]));
+        let builtin = super::all().iter().filter(|kind| kind.group() == group);
+        taken.extend(builtin.flat_map(|kind| [kind.plural().to_owned(), kind.kind().to_owned()]));
         let names = object.pointer("/spec/names").unwrap_or(&Value::Null);
         let mine = definition::claimed_names(names);
         let conflict = mine.keys().find(|name| taken.contains(*name)).cloned();
@@ -280,7 +293,7 @@ impl Registry {
             let kind = purged_kind(&definition);
             tokio::spawn(async move {
                 while let Some(strong) = registry.upgrade() {
-                    let done = strong.end_definition(kind, &name).await;
+                    let done = strong.end_definition(kind.as_deref(), &name).await;
                     if done {
                         let mut ends = strong.ends.lock().unwrap_or_else(PoisonError::into_inner);
                         ends.remove(&name);
@@ -294,12 +307,12 @@ impl Registry {
     }
 
     /// Deletes the objects of a kind and, once none is left, removes the finalizer of its definition.
-    async fn end_definition(self: &Arc<Self>, kind: Option<&'static Kind>, name: &str) -> bool {
+    async fn end_definition(self: &Arc<Self>, kind: Option<&Kind>, name: &str) -> bool {
         if let Some(kind) = kind {
             for object in self.objects(kind) {
                 let target = Target {
                     kind,
-                    version: &kind.versions[0],
+                    version: &kind.versions()[0],
                     namespace: &object.key.namespace,
                     name: &object.key.name,
                 };
@@ -327,7 +340,7 @@ impl Registry {
         released.is_ok_and(|_| true) || self.store.get(&target.key()).is_none()
     }
 
-    fn objects(&self, kind: &'static Kind) -> Vec<Arc<Object>> {
+    fn objects(&self, kind: &Kind) -> Vec<Arc<Object>> {
         let range = Range {
             resource: kind.storage_key(),
             namespace: None,
@@ -342,7 +355,7 @@ fn target() -> Target<'static> {
     let kind = super::find(crd::GROUP, crd::PLURAL).expect("definitions are in the table");
     Target {
         kind,
-        version: &kind.versions[0],
+        version: &kind.versions()[0],
         namespace: "",
         name: "",
     }
@@ -363,7 +376,7 @@ fn definitions() -> Range {
 
 /// Returns the kind whose objects are deleted together with this definition. A definition that was never served has
 /// none: its group and plural may belong to a built-in kind or to another definition.
-fn purged_kind(definition: &Value) -> Option<&'static Kind> {
+fn purged_kind(definition: &Value) -> Option<Arc<Kind>> {
     let plural = text(definition, "/spec/names/plural");
     let own_name = format!("{plural}.{}", text(definition, "/spec/group"));
     if text(definition, "/metadata/name") != own_name || !definition::is_established(definition) {
@@ -377,9 +390,90 @@ fn purged_kind(definition: &Value) -> Option<&'static Kind> {
         // Objects may remain from versions that are no longer served.
         version["served"] = json!(true);
     }
-    crd::compile(&whole).filter(|kind| {
+    compile(&whole, |_| None).filter(|kind| {
         super::all()
             .iter()
-            .all(|known| known.storage != kind.storage)
+            .all(|known| known.storage() != kind.storage())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    /// Returns the definition of `things.t.example` with a schema that differs for each number.
+    fn definition(number: usize) -> Value {
+        json!({"metadata": {"name": "things.t.example"}, "spec": {"group": "t.example",
+            "scope": "Cluster", "names": {"plural": "things", "singular": "thing", "kind": "Thing",
+                "listKind": "ThingList"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "additionalPrinterColumns": [{"name": "Size", "type": "string",
+                    "jsonPath": ".spec.size"}],
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {
+                    "type": "object", "properties": {"size": {"type": "string",
+                        "pattern": format!("^a{{{}}}$", number % 50 + 1)},
+                        format!("n{number}"): {"type": "integer"}}}}}}}]}})
+    }
+
+    fn served_kind(registry: &Registry) -> Arc<Kind> {
+        match registry.find("t.example", "things") {
+            Some(KindRef::Custom(kind)) => kind,
+            _ => panic!("the definition is served"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn replaced_and_deleted_definitions_are_freed() {
+        let access = Arc::new(crate::http::AllowAll);
+        let registry = Arc::new(Registry::new(Arc::new(MemoryStore::new()), access));
+        registry.open_namespaces().await.expect("namespaces");
+        registry.follow_definitions();
+        let target = Target {
+            name: "things.t.example",
+            ..target()
+        };
+        let (user, options) = (User::admin(), WriteOptions::default());
+        let mut compiled: Vec<Weak<Kind>> = Vec::new();
+        let live = |compiled: &[Weak<Kind>]| {
+            let live = compiled.iter().filter(|kind| kind.strong_count() > 0);
+            live.count()
+        };
+        for number in 0..1_000 {
+            let first = definition(2 * number);
+            let created = registry.create(&target, first, &user, &options).await;
+            created.expect("it is created");
+            let request = served_kind(&registry);
+            let replace = |old: &Value| {
+                let mut new = old.clone();
+                new["spec"] = definition(2 * number + 1)["spec"].take();
+                Ok(new)
+            };
+            let source = Source::Patch(&replace);
+            let replaced = registry.update(&target, None, source, &user, &options);
+            replaced.await.expect("it is replaced");
+            let second = served_kind(&registry);
+            assert!(!Arc::ptr_eq(&request, &second));
+            compiled.extend([Arc::downgrade(&request), Arc::downgrade(&second)]);
+            drop(second);
+            assert_eq!(
+                request.versions()[0].name(),
+                "v1",
+                "a request keeps its kind"
+            );
+            drop(request);
+            let deleted = registry.delete(&target, &DeleteOptions::default()).await;
+            deleted.map(drop).expect("it is deleted");
+            while registry.get(&target).is_ok() || registry.find("t.example", "things").is_some() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            // Besides the current definition, the task that removes its objects may hold one.
+            let live = live(&compiled);
+            assert!(live <= 4, "{live} live definitions after {number} rounds");
+        }
+        assert_eq!(compiled.len(), 2_000);
+        while live(&compiled) > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
 }

@@ -40,9 +40,9 @@ pub(crate) struct Registry {
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     /// The kind of the object.
-    pub(crate) kind: &'static Kind,
+    pub(crate) kind: &'a Kind,
     /// The API version of the request.
-    pub(crate) version: &'static Version,
+    pub(crate) version: &'a Version,
     /// Empty for cluster scope, or for all namespaces.
     pub(crate) namespace: &'a str,
     /// Empty for collections.
@@ -81,7 +81,7 @@ impl Target<'_> {
 
     /// Applies the defaults of the kind.
     pub(super) fn default(&self, object: &mut Value) {
-        match self.version.custom {
+        match &self.version.custom {
             // An object that is not filled completely is too large, and the store refuses it.
             Some(custom) => _ = custom.schema.fill(object),
             None => (self.kind.default)(object),
@@ -90,16 +90,16 @@ impl Target<'_> {
 
     /// Validates an object.
     pub(super) fn validate(&self, object: &Value, causes: &mut Vec<Cause>) {
-        match self.version.custom {
-            Some(custom) => custom.validate(object, causes),
+        match &self.version.custom {
+            Some(custom) => custom.schema.validate(object, causes),
             None => (self.kind.validate)(object, causes),
         }
     }
 
     /// Validates the change from `old` to `new`.
     pub(super) fn validate_update(&self, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
-        match self.version.custom {
-            Some(custom) => custom.validate_update(old, new, causes),
+        match &self.version.custom {
+            Some(custom) => custom.schema.validate_update(old, new, causes),
             None => (self.kind.validate)(new, causes),
         }
         (self.kind.validate_update)(old, new, causes);
@@ -179,8 +179,8 @@ impl Registry {
         let attributes = Attributes {
             verb,
             target: crate::auth::Target::Resource {
-                group: target.kind.group,
-                resource: target.kind.plural,
+                group: target.kind.group(),
+                resource: target.kind.plural(),
                 subresource: "",
                 namespace: target.namespace,
                 name: target.name,

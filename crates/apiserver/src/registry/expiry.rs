@@ -46,7 +46,7 @@ impl Registry {
             if old {
                 let target = Target {
                     kind,
-                    version: &kind.versions[0],
+                    version: &kind.versions()[0],
                     namespace: &object.key.namespace,
                     name: &object.key.name,
                 };
@@ -90,7 +90,7 @@ mod tests {
         let kind = crate::registry::find("", "events").expect("events");
         let target = Target {
             kind,
-            version: &kind.versions[0],
+            version: &kind.versions()[0],
             namespace: "default",
             name: "e",
         };

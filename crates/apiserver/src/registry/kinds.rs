@@ -1,14 +1,19 @@
 //! The table of kinds.
 
+mod custom;
 mod devices;
+mod kind;
 mod storage;
 mod workloads;
 
 use std::sync::LazyLock;
 
 use super::rules::{self, events};
-use super::{Conversion, Field, Generation, Kind, NameRule, Subresource, Version, columns};
+use super::{Conversion, Field, Generation, NameRule, Subresource, columns};
 use crate::crd::definition;
+pub(super) use custom::compile;
+pub(crate) use custom::{CustomVersion, Scale};
+pub(crate) use kind::{Kind, KindRef, Version};
 
 const V1: Version = Version {
     name: "v1",
@@ -47,6 +52,7 @@ pub(super) const BASE: Kind = Kind {
     validate_update: rules::no_change_to_check,
     change_status: rules::no_change_to_make,
     validate_status: rules::nothing_to_check,
+    custom: None,
 };
 
 const COORDINATION: &str = "coordination.k8s.io";

@@ -168,7 +168,7 @@ pub(crate) fn validate(kind: &Kind, object: &Value, causes: &mut Vec<Cause>) {
             causes.push(Cause::invalid("metadata.finalizers", finalizer, &why));
         }
     }
-    if kind.group != "coordination.k8s.io" {
+    if kind.group() != "coordination.k8s.io" {
         validate_finalizer_domains(object, causes);
     }
 }

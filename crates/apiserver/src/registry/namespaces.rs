@@ -194,8 +194,9 @@ impl Registry {
         let mut left = 0;
         // Another server may just have defined a kind and created objects of it.
         self.refresh_definitions();
-        let kinds = self.kinds();
-        let stored = kinds
+        let served = self.served();
+        let stored = served
+            .kinds()
             .into_iter()
             .filter(|kind| kind.namespaced && !kind.review);
         for kind in stored {
@@ -243,14 +244,10 @@ impl Registry {
         gone_is_fine(finalized.await)
     }
 
-    async fn purge_object(
-        self: &Arc<Self>,
-        kind: &'static Kind,
-        object: &Object,
-    ) -> Result<(), Failure> {
+    async fn purge_object(self: &Arc<Self>, kind: &Kind, object: &Object) -> Result<(), Failure> {
         let target = Target {
             kind,
-            version: &kind.versions[0],
+            version: &kind.versions()[0],
             namespace: &object.key.namespace,
             name: &object.key.name,
         };
@@ -276,7 +273,7 @@ impl Registry {
         Ok(ending.then(|| text(&value, "/metadata/uid").to_owned()))
     }
 
-    fn content(&self, kind: &'static Kind, namespace: &str) -> Vec<Arc<Object>> {
+    fn content(&self, kind: &Kind, namespace: &str) -> Vec<Arc<Object>> {
         let range = Range {
             resource: kind.storage_key(),
             namespace: Some(namespace.to_owned()),
@@ -313,7 +310,7 @@ fn namespaces() -> Target<'static> {
     let kind = super::find("", "namespaces").expect("namespaces are in the table");
     Target {
         kind,
-        version: &kind.versions[0],
+        version: &kind.versions()[0],
         namespace: "",
         name: "",
     }

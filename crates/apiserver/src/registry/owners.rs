@@ -151,7 +151,7 @@ pub(super) fn updated(
     }
     let sent = sent.filter(|_| subresource.is_none());
     let reset = reset(target, subresource);
-    let compared = |kind: &'static Kind, version: &'static Version| -> Comparison {
+    let compared = |kind: &Kind, version: &Version| -> Comparison {
         let old = old.map_or_else(
             || Cow::Owned(empty(target.kind, target.version)),
             |old| in_version(version, old.object),
@@ -204,7 +204,7 @@ pub(super) fn applied(
     options: &WriteOptions,
 ) -> Result<(Value, Owners), Failure> {
     let api_version = target.kind.api_version(target.version);
-    check_type(&api_version, target.kind.kind, configuration)?;
+    check_type(&api_version, target.kind.kind(), configuration)?;
     let empty = empty(target.kind, target.version);
     let live = old.map_or(Cow::Borrowed(&empty), |old| {
         in_version(target.version, old.object)
@@ -263,17 +263,17 @@ pub(super) fn applied(
 }
 
 /// Returns the shape of a version of a kind.
-fn shape(kind: &Kind, version: &Version) -> Shape {
-    if let Some(custom) = version.custom {
+fn shape<'a>(kind: &Kind, version: &'a Version) -> Shape<'a> {
+    if let Some(custom) = &version.custom {
         return Shape::Custom(&custom.schema);
     }
-    let message = schema::message(kind.group, version.name, kind.kind);
+    let message = schema::message(kind.group(), version.name(), kind.kind());
     message.map_or(Shape::Free, Shape::Struct)
 }
 
 /// Returns an empty object of the kind.
 fn empty(kind: &Kind, version: &Version) -> Value {
-    let message = schema::message(kind.group, version.name, kind.kind);
+    let message = schema::message(kind.group(), version.name(), kind.kind());
     let empty = message.and_then(|message| crate::canonical::canonicalise(message, json!({})).ok());
     let mut empty = empty.unwrap_or_else(|| json!({}));
     if let Some(map) = empty.as_object_mut() {
@@ -291,13 +291,10 @@ fn in_version<'a>(version: &Version, stored: &'a Value) -> Cow<'a, Value> {
 }
 
 /// Returns the kind and version of an `apiVersion`, among all kinds that share this storage.
-fn find_version(
-    kind: &'static Kind,
-    api_version: &str,
-) -> Option<(&'static Kind, &'static Version)> {
+fn find_version<'a>(kind: &'a Kind, api_version: &str) -> Option<(&'a Kind, &'a Version)> {
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
     let views = std::iter::once(kind).chain(super::all().iter().copied());
-    let mut views = views.filter(|view| view.storage == kind.storage && view.group == group);
+    let mut views = views.filter(|view| view.storage() == kind.storage() && view.group() == group);
     views.find_map(|view| Some((view, view.version(version)?)))
 }
 

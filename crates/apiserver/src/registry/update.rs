@@ -198,7 +198,7 @@ impl Registry {
         let class = classes.and_then(|kind| {
             let class = Target {
                 kind,
-                version: &kind.versions[0],
+                version: &kind.versions()[0],
                 namespace: "",
                 name: text(new, "/spec/storageClassName"),
             };
@@ -346,8 +346,8 @@ fn prepare(
     } else if subresource == Some(Subresource::EphemeralContainers) {
         check_ephemeral(old, &new, &mut causes);
     } else if subresource == Some(Subresource::Status) {
-        match target.version.custom {
-            Some(custom) => custom.validate_update(old, &new, &mut causes),
+        match &target.version.custom {
+            Some(custom) => custom.schema.validate_update(old, &new, &mut causes),
             None => (kind.validate_status)(&new, &mut causes),
         }
     }

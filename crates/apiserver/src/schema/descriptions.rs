@@ -137,8 +137,8 @@ mod tests {
         assert!(descriptions.text.len() < MOST / 2);
         let mut described = 0;
         for kind in crate::registry::all() {
-            for version in kind.versions {
-                let message = crate::schema::message(kind.group, version.name, kind.kind);
+            for version in kind.versions() {
+                let message = crate::schema::message(kind.group(), version.name(), kind.kind());
                 let message = message.expect("all built-in kinds are in the table");
                 let text = descriptions.message(message.name());
                 let text = text.unwrap_or_else(|| panic!("no text about {}", message.name()));

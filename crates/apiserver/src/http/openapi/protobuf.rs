@@ -7,7 +7,7 @@ use super::{PARAMETERS, served};
 use crate::registry::Kind;
 
 /// `swagger`, one PATCH per kind with its parameters, and the definitions.
-pub(super) fn document(kinds: &[&'static Kind], definitions: &Map<String, Value>) -> Vec<u8> {
+pub(super) fn document(kinds: &[&Kind], definitions: &Map<String, Value>) -> Vec<u8> {
     let mut paths = Vec::new();
     for (path, group, version, kind) in served(kinds) {
         let mut operation = Vec::new();

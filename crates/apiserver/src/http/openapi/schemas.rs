@@ -294,8 +294,8 @@ mod tests {
         let kinds: Vec<_> = crate::registry::all()
             .iter()
             .flat_map(|kind| {
-                let versions = kind.versions.iter();
-                versions.map(|version| (kind.group, version.name, kind.kind))
+                let versions = kind.versions().iter();
+                versions.map(|version| (kind.group(), version.name(), kind.kind()))
             })
             .collect();
         for (dialect, place) in [

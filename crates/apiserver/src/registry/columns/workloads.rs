@@ -257,7 +257,7 @@ mod tests {
         let now = "2026-01-01T00:01:00Z".parse().unwrap();
         columns
             .iter()
-            .map(|column| column.of(object, now))
+            .map(|column| (column.cell)(object, now))
             .collect()
     }
 

@@ -1,29 +1,46 @@
-//! Compiles a definition into an entry of the table of kinds.
+//! Custom kinds: definitions that are compiled into entries of the table of kinds.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use ring::digest::{Digest, SHA256, digest};
 use serde_json::{Value, json};
 
-use super::path::Path;
-use super::schema::Structural;
-use crate::registry::columns::{AGE, Column, Description};
+use super::{BASE, Kind, Version};
+use crate::crd::{Path, Structural};
+use crate::registry::columns::CustomColumn;
 use crate::registry::rules::{items, text};
-use crate::registry::{Field, Generation, Kind, Subresource, Version, custom_base};
+use crate::registry::{Generation, Subresource};
+
+/// The texts of a custom kind.
+pub(crate) struct CustomKind {
+    pub(super) group: String,
+    pub(super) kind: String,
+    pub(super) plural: String,
+    pub(super) singular: String,
+    pub(super) short: Vec<String>,
+    pub(super) categories: Vec<String>,
+    pub(super) storage: Arc<str>,
+    pub(super) versions: Vec<Version>,
+    /// Digest of the spec that the kind was compiled from.
+    pub(super) spec: Digest,
+}
 
 /// One served version of a custom kind.
 #[derive(Debug)]
 pub(crate) struct CustomVersion {
+    pub(super) name: String,
+    pub(super) deprecated: Option<String>,
     /// Structural schema of the objects.
     pub(crate) schema: Structural,
     /// The schema as the definition contains it, for OpenAPI documents.
     pub(crate) openapi: Value,
-    /// Columns of the Table form, after the name.
-    pub(crate) columns: &'static [Column],
+    /// Columns of the Table form, after the name. Empty if the definition has none.
+    pub(crate) columns: Vec<CustomColumn>,
     /// Subresources of an object.
-    pub(crate) subresources: &'static [Subresource],
-    /// Field selectors.
-    pub(crate) fields: &'static [Field],
+    pub(crate) subresources: Vec<Subresource>,
+    /// JSON pointers of field selectors, by label.
+    pub(crate) fields: BTreeMap<String, String>,
     /// Locations of the values of the scale subresource.
     pub(crate) scale: Option<Scale>,
 }
@@ -36,36 +53,25 @@ pub(crate) struct Scale {
     pub(crate) selector: Option<String>,
 }
 
-/// Compiles a definition. Returns `None` if no version is served.
-pub(crate) fn compile(definition: &Value) -> Option<&'static Kind> {
-    static KNOWN: Mutex<Option<HashMap<String, Option<&'static Kind>>>> = Mutex::new(None);
+/// Compiles a definition. Returns `None` if no version is served. A `known` kind of the same spec is used again.
+pub(crate) fn compile(
+    definition: &Value,
+    known: impl FnOnce(&str) -> Option<Arc<Kind>>,
+) -> Option<Arc<Kind>> {
     let spec = definition.get("spec")?;
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_with(HashMap::new);
-    let text = spec.to_string();
-    if let Some(kind) = known.get(&text) {
-        return *kind;
-    }
-    let kind = entry(spec).map(|kind| -> &'static Kind { Box::leak(Box::new(kind)) });
-    known.insert(text, kind);
-    kind
-}
-
-fn keep(value: &str) -> &'static str {
-    Box::leak(value.to_owned().into_boxed_str())
-}
-
-fn keep_all<T>(list: Vec<T>) -> &'static [T] {
-    Box::leak(list.into_boxed_slice())
-}
-
-fn entry(spec: &Value) -> Option<Kind> {
-    let name = |member: &str| text(spec, &format!("/names/{member}"));
-    let names = |member: &str| -> &'static [&'static str] {
+    let name = |member: &str| text(spec, &format!("/names/{member}")).to_owned();
+    let names = |member: &str| {
         let list = items(spec, &format!("/names/{member}")).iter();
-        keep_all(list.filter_map(Value::as_str).map(keep).collect())
+        let list = list.filter_map(Value::as_str).map(str::to_owned);
+        list.collect()
     };
-    let group = text(spec, "/group");
+    let (group, plural) = (text(spec, "/group"), name("plural"));
+    let storage = format!("{group}/{plural}");
+    let digest = digest(&SHA256, spec.to_string().as_bytes());
+    let known = known(&storage).filter(|known| known.spec() == Some(digest.as_ref()));
+    if known.is_some() {
+        return known;
+    }
     let mut versions: Vec<&Value> = items(spec, "/versions")
         .iter()
         .filter(|v| v["served"] == true)
@@ -74,25 +80,27 @@ fn entry(spec: &Value) -> Option<Kind> {
     if versions.is_empty() {
         return None;
     }
-    Some(Kind {
-        group: keep(group),
-        versions: keep_all(
-            versions
-                .iter()
-                .map(|version| served(spec, version))
-                .collect(),
-        ),
-        kind: keep(name("kind")),
-        plural: keep(name("plural")),
-        singular: keep(name("singular")),
+    let custom = CustomKind {
+        group: group.to_owned(),
+        kind: name("kind"),
+        plural,
+        singular: name("singular"),
         short: names("shortNames"),
         categories: names("categories"),
+        storage: storage.into(),
+        versions: versions
+            .iter()
+            .map(|version| served(spec, version))
+            .collect(),
+        spec: digest,
+    };
+    Some(Arc::new(Kind {
         namespaced: text(spec, "/scope") == "Namespaced",
-        storage: keep(&format!("{group}/{}", name("plural"))),
         unconditional_update: false,
         generation: Generation::Content,
-        ..custom_base()
-    })
+        custom: Some(Box::new(custom)),
+        ..BASE
+    }))
 }
 
 /// Sort key of versions: stable, then beta, then alpha, each with larger numbers first. Other names come last, in
@@ -128,11 +136,26 @@ fn served(spec: &Value, version: &Value) -> Version {
         .filter(|scale| !scale.is_null());
     let pointer =
         |scale: &Value, member: &str| Path::parse(text(scale, &format!("/{member}")))?.pointer();
+    let name = text(version, "/name");
+    let deprecated =
+        (version["deprecated"] == true).then(|| match text(version, "/deprecationWarning") {
+            "" => format!(
+                "{}/{name} {} is deprecated",
+                text(spec, "/group"),
+                text(spec, "/names/kind")
+            ),
+            warning => warning.to_owned(),
+        });
     let custom = CustomVersion {
+        name: name.to_owned(),
+        deprecated,
         schema: Structural::root(&openapi),
         openapi,
-        columns: columns(version),
-        subresources: keep_all(subresources(version)),
+        columns: items(version, "/additionalPrinterColumns")
+            .iter()
+            .filter_map(CustomColumn::parse)
+            .collect(),
+        subresources: subresources(version),
         fields: selectable(version),
         scale: scale.and_then(|scale| {
             Some(Scale {
@@ -142,21 +165,9 @@ fn served(spec: &Value, version: &Value) -> Version {
             })
         }),
     };
-    let name = text(version, "/name");
-    let deprecated =
-        (version["deprecated"] == true).then(|| match text(version, "/deprecationWarning") {
-            "" => keep(&format!(
-                "{}/{name} {} is deprecated",
-                text(spec, "/group"),
-                text(spec, "/names/kind")
-            )),
-            warning => keep(warning),
-        });
     Version {
-        name: keep(name),
-        deprecated,
-        conversion: None,
-        custom: Some(Box::leak(Box::new(custom))),
+        custom: Some(Arc::new(custom)),
+        ..super::V1
     }
 }
 
@@ -169,45 +180,13 @@ fn subresources(version: &Value) -> Vec<Subresource> {
     known.filter(has).collect()
 }
 
-fn columns(version: &Value) -> &'static [Column] {
-    let defined = items(version, "/additionalPrinterColumns");
-    if defined.is_empty() {
-        return AGE;
-    }
-    let columns = defined.iter().filter_map(|column| {
-        let path = text(column, "/jsonPath");
-        let parsed = Path::parse(path)?;
-        let description = match text(column, "/description") {
-            "" => format!("Custom resource definition column (in JSONPath format): {path}"),
-            own => own.to_owned(),
-        };
-        Some(Column {
-            name: keep(text(column, "/name")),
-            kind: keep(text(column, "/type")),
-            format: keep(text(column, "/format")),
-            description: Description::Text(keep(&description)),
-            priority: column
-                .get("priority")
-                .and_then(Value::as_i64)
-                .and_then(|priority| i32::try_from(priority).ok())
-                .unwrap_or(0),
-            path: Some(Box::leak(Box::new(parsed))),
-            ..AGE[0]
-        })
+fn selectable(version: &Value) -> BTreeMap<String, String> {
+    let fields = items(version, "/selectableFields").iter();
+    let fields = fields.filter_map(|field| {
+        let path = Path::parse(text(field, "/jsonPath"))?;
+        Some((path.names()?.join("."), path.pointer()?))
     });
-    keep_all(columns.collect())
-}
-
-fn selectable(version: &Value) -> &'static [Field] {
-    let fields = items(version, "/selectableFields")
-        .iter()
-        .filter_map(|field| {
-            let path = Path::parse(text(field, "/jsonPath"))?;
-            let label = path.names()?.join(".");
-            let pointers: &'static [&'static str] = keep_all(vec![keep(&path.pointer()?)]);
-            Some(Field::new(keep(&label), pointers))
-        });
-    keep_all(fields.collect())
+    fields.collect()
 }
 
 #[cfg(test)]
@@ -251,14 +230,19 @@ mod tests {
                 "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.replicas",
                     "statusReplicasPath": ".status.replicas"}},
                 "additionalPrinterColumns": [{"name": "Size", "type": "integer", "jsonPath": ".spec.size"}]}]}});
-        let kind = compile(&definition).expect("served");
-        assert!(std::ptr::eq(kind, compile(&definition).expect("served")));
+        let kind = compile(&definition, |_| None).expect("served");
+        let known = |storage: &str| {
+            assert_eq!(storage, "t.example/ones");
+            Some(Arc::clone(&kind))
+        };
+        let again = compile(&definition, known).expect("served");
+        assert!(Arc::ptr_eq(&kind, &again));
         assert_eq!(
-            (kind.kind, kind.namespaced, kind.short),
-            ("One", false, &["o"][..])
+            (kind.kind(), kind.namespaced, kind.short()),
+            ("One", false, vec!["o"])
         );
-        let custom = kind.versions[0].custom.expect("custom");
-        assert_eq!(custom.fields[0].label, "spec.color");
+        let custom = kind.versions()[0].custom.as_ref().expect("custom");
+        assert_eq!(custom.fields["spec.color"], "/spec/color");
         assert_eq!(custom.columns[0].name, "Size");
         assert_eq!(
             custom.scale.as_ref().expect("scale").replicas,
@@ -266,6 +250,6 @@ mod tests {
         );
         let mut none = definition;
         none["spec"]["versions"][0]["served"] = json!(false);
-        assert!(compile(&none).is_none());
+        assert!(compile(&none, known).is_none());
     }
 }
