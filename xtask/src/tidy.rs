@@ -1,4 +1,4 @@
-//! Checks of the source tree: crate dependencies, file sizes, links, forbidden texts, tests named in documents.
+//! Checks of the source tree: dependencies of crates and modules, file sizes, links, forbidden texts, tests named in documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::command::{Run, root};
+use crate::modules::{self, Modules};
 use crate::originals;
 
 /// The allowed dependencies between crates, as in ARCHITECTURE.md, and those of tests/ and examples/.
@@ -103,6 +104,7 @@ pub(crate) fn run() -> Result<()> {
         .output()
         .context("tidy needs a git checkout")?;
     let mut seen = 0;
+    let mut modules = Modules::default();
     for file in files.lines() {
         let path = root().join(file);
         let Ok(text) = fs::read_to_string(&path) else {
@@ -111,6 +113,9 @@ pub(crate) fn run() -> Result<()> {
         seen += 1;
         if file.ends_with(".rs") {
             check_source(file, &text, &mut problems);
+            if let Some(below) = file.strip_prefix(modules::FOLDER) {
+                modules.add(below, &text);
+            }
         }
         if file.ends_with(".md") {
             check_links(file, &text, &mut problems);
@@ -119,6 +124,7 @@ pub(crate) fn run() -> Result<()> {
             originals::check(&root(), &text, &mut problems);
         }
     }
+    modules.check(&mut problems);
     if !problems.is_empty() {
         bail!("{} problems\n  {}", problems.len(), problems.join("\n  "));
     }

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 
 use crate::auth::Target;
 use crate::canonical::canonicalise;
-use crate::http::{RequestInfo, Route};
 use crate::limits::{MAX_DEPTH, depth};
+use crate::request::{RequestInfo, Route};
 use crate::schema::{self, Message};
 use crate::selector::{FieldSelector, LabelSelector};
 use crate::{patch, protobuf, strict};

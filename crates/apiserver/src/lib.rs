@@ -10,6 +10,7 @@
 //! | [`protobuf`] | Kubernetes protobuf bodies to JSON |
 //! | [`canonical`], [`strict`] | the stored form of a body; unknown and duplicate fields |
 //! | [`limits`] | size limits of decoded bodies |
+//! | `json` | lookup of members |
 //! | [`quantity`], [`timestamp`] | leaf types with their own text format |
 //! | [`patch`] | merge, JSON and strategic merge patches |
 //! | `crd` | kinds that clients define |
@@ -19,6 +20,7 @@
 //! | [`audit`] | the record of requests, users and outcomes |
 //! | [`pki`], [`tls`], [`kubeconfig`] | certificates made on first start, and how clients get them |
 //! | `fairness` | shares of the server for each user |
+//! | [`request`], [`respond`] | the parsed request line; responses as bytes |
 //! | [`http`] | requests to calls, results to answers |
 //! | `registry` | the table of kinds, and what the verbs do to them |
 //! | [`status`] | error bodies |
@@ -38,6 +40,7 @@ mod fairness;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod http;
+mod json;
 pub mod kubeconfig;
 pub mod limits;
 pub mod names;
@@ -46,6 +49,8 @@ pub mod pki;
 pub mod protobuf;
 pub mod quantity;
 mod registry;
+pub mod request;
+pub mod respond;
 pub mod schema;
 pub mod selector;
 pub mod server;

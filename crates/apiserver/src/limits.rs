@@ -5,6 +5,9 @@
 
 use serde_json::Value;
 
+/// Maximum size of a request body in bytes.
+pub const MAX_BODY: usize = 3 << 20;
+
 /// Maximum number of values in one body, counting fields and list elements.
 pub const MAX_VALUES: usize = 200_000;
 

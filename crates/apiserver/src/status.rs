@@ -121,8 +121,8 @@ impl Failure {
 
     /// 403: authorization denied the request.
     #[must_use]
-    pub fn forbidden(user: &str, attributes: &crate::auth::Attributes<'_>, why: &str) -> Self {
-        use crate::auth::Target;
+    pub fn forbidden(user: &str, attributes: &crate::request::Attributes<'_>, why: &str) -> Self {
+        use crate::request::Target;
         let tail = if why.is_empty() {
             String::new()
         } else {
@@ -468,7 +468,7 @@ fn shown(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::{Attributes, Target};
+    use crate::request::{Attributes, Target};
 
     #[test]
     fn details_appear_only_where_the_real_server_sends_them() {

@@ -8,6 +8,12 @@ use jiff::{Timestamp, civil, tz::Offset};
 /// Go's zero time, the start of year 1 in UTC. A time equal to it counts as unset.
 const GO_ZERO: i64 = -62_135_596_800;
 
+/// Formats a time like `creationTimestamp`.
+pub(crate) fn rfc3339(moment: Timestamp) -> String {
+    let whole = Timestamp::from_second(moment.as_second()).unwrap_or(moment);
+    whole.to_string()
+}
+
 /// Formats whole seconds. Returns `None` for a time that JSON cannot represent.
 pub fn format_seconds(seconds: i64) -> Option<String> {
     let time = Offset::UTC.to_datetime(Timestamp::from_second(seconds).ok()?);

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 pub(crate) use compare::{Comparison, compare};
 pub(crate) use managed::{Managed, Operation, Writer, is_reset};
 pub(crate) use set::Set;
-pub(crate) use shape::{Shape, keyed};
+pub(crate) use shape::Shape;
 
 /// Manager of existing fields when the first apply finds no owners.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";

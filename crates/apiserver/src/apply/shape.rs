@@ -2,9 +2,9 @@
 //!
 //! The facts come from the schema table, which strategic merge patch and protobuf use too.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::crd::{ListKind, Structural, ValueKind};
+use crate::crd::{ListKind, Structural, ValueKind, keyed};
 use crate::schema::{Field, ListType, Message, Type, message_by_name};
 
 /// Schema of the value at a path.
@@ -147,32 +147,6 @@ impl Shape<'_> {
             _ => true,
         }
     }
-}
-
-/// Returns the path element of an element that is identified by keys.
-pub(crate) fn keyed<'a>(
-    item: &Value,
-    keys: impl Iterator<Item = &'a str>,
-    default: impl Fn(&str) -> Option<Value>,
-) -> Result<String, String> {
-    let Value::Object(map) = item else {
-        return Err("associative list with keys may not have non-map elements".to_owned());
-    };
-    let mut found = Map::new();
-    let mut names = Vec::new();
-    for key in keys {
-        if let Some(value) = map.get(key).cloned().or_else(|| default(key)) {
-            found.insert(key.to_owned(), value);
-        }
-        names.push(key);
-    }
-    if found.is_empty() {
-        return Err(format!(
-            "associative list with keys has an element that omits all key fields {names:?} (and \
-             doesn't have default values for any key fields)"
-        ));
-    }
-    Ok(format!("k:{}", Value::Object(found)))
 }
 
 /// Returns the path element of an element of a set.

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::policy::{Level, Stage};
 use crate::auth::User;
-use crate::http::{RequestInfo, Route};
 use crate::protobuf;
+use crate::request::{RequestInfo, Route};
 use crate::timestamp::format_micros;
 
 /// Everything that is known about a request at one stage.

@@ -20,8 +20,9 @@ use jiff::Timestamp;
 use super::Audit;
 use super::event::{Created, Event, Outcome, RequestBody, RequestParts};
 use super::policy::{Level, Stage, Verdict};
-use crate::auth::User;
-use crate::http::{Body, Decision, RequestInfo};
+use crate::auth::{Decision, User};
+use crate::request::RequestInfo;
+use crate::respond::Body;
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// Longest id that a client may choose.

@@ -21,7 +21,7 @@ pub(super) struct Wanted {
 }
 
 /// Copies these headers; `None` if there are none of these.
-pub(super) fn headers(all: &HeaderMap) -> Option<HeaderMap> {
+pub(crate) fn headers(all: &HeaderMap) -> Option<HeaderMap> {
     let mut found = HeaderMap::new();
     for (name, value) in all {
         if name.as_str().starts_with(PREFIX) {

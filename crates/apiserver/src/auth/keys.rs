@@ -64,7 +64,7 @@ impl SigningKey {
             Ok(text) => Self::from_pem(&text).ok_or(KeyError::Parse(name)),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 let key = Self::generate()?;
-                crate::pki::write_private_durably(path, key.to_pem().as_bytes())
+                files::replace_durably(path, key.to_pem().as_bytes(), 0o600)
                     .map_err(|e| KeyError::File(name, e))?;
                 Ok(key)
             }

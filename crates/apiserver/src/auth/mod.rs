@@ -2,14 +2,15 @@
 //!
 //! [`Auth`] is the one object that the rest of the server meets: the pipeline calls
 //! [`Auth::authenticate`], [`Auth::impersonate`] and [`Auth::authorize`] before a request reaches the
-//! API; the API asks the rest (reviews, tokens, who may grant what) through [`crate::http::Access`],
-//! which [`Auth`] implements.
+//! API; the API asks the rest (reviews, tokens, who may grant what) through [`Access`], which
+//! [`Auth`] implements.
 //!
 //! Invariant: a decision reflects every role and binding whose write was acknowledged before the
 //! decision began.
 
 mod access;
 pub mod bootstrap;
+mod checks;
 mod impersonate;
 mod keys;
 pub mod rbac;
@@ -18,7 +19,6 @@ mod record;
 mod tests;
 pub mod token;
 mod token_file;
-mod watch_access;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -27,13 +27,18 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use http::HeaderMap;
 
-use crate::http::Decision;
 use crate::status::Failure;
 use crate::store::Store;
 
+pub use access::{
+    Access, AllowAll, BoundObject, DEFAULT_AUDIENCE, Decision, IssuedToken, NotGranted, Rules,
+    TokenClaims,
+};
+pub(crate) use impersonate::headers as impersonation_headers;
 pub use record::Recorder;
 pub use token_file::{TokenFile, TokenFileError};
-pub(crate) use watch_access::WatchAccess;
+
+pub use crate::request::{Attributes, Target};
 
 /// The group of every caller that proved who it is.
 pub const AUTHENTICATED: &str = "system:authenticated";
@@ -97,36 +102,6 @@ impl User {
             self.groups.push(group.to_owned());
         }
     }
-}
-
-/// What a request wants to do, as authorization sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attributes<'a> {
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, or for
-    /// non-resource paths the lower-case HTTP method.
-    pub verb: &'a str,
-    /// What it wants to do it to.
-    pub target: Target<'a>,
-}
-
-/// The object of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target<'a> {
-    /// An API resource.
-    Resource {
-        /// API group, empty for core.
-        group: &'a str,
-        /// Plural name.
-        resource: &'a str,
-        /// Subresource, empty for none.
-        subresource: &'a str,
-        /// Namespace, empty for cluster scope or all namespaces.
-        namespace: &'a str,
-        /// Name, empty where the request names none.
-        name: &'a str,
-    },
-    /// Any other path.
-    Path(&'a str),
 }
 
 /// Who decides what a caller may do.
@@ -273,7 +248,7 @@ impl Auth {
     }
 
     /// Returns whether the caller may do this, or `None` if that takes long.
-    fn permit_briefly(&self, user: &User, attributes: &Attributes<'_>) -> Option<bool> {
+    pub(crate) fn permit_briefly(&self, user: &User, attributes: &Attributes<'_>) -> Option<bool> {
         match &self.rbac {
             Some(rbac) => rbac.allows_briefly(user, attributes),
             None => Some(true),
@@ -310,7 +285,7 @@ impl Auth {
     }
 
     /// Changes with every change of the roles, bindings and static tokens that decisions use.
-    fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         let roles = self.rbac.as_ref().map_or(0, rbac::Authorizer::generation);
         roles + self.token_changes.load(Ordering::Acquire)
     }
@@ -321,7 +296,7 @@ impl Auth {
         }
     }
 
-    fn permit(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), Failure> {
+    pub(crate) fn permit(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), Failure> {
         let allowed = match &self.rbac {
             Some(rbac) => rbac.allows(user, attributes),
             None => true,
@@ -343,7 +318,7 @@ impl Auth {
     }
 
     /// Static tokens are for this server's own audience only.
-    fn token_user(&self, token: &str, audience: &str) -> Option<User> {
+    pub(crate) fn token_user(&self, token: &str, audience: &str) -> Option<User> {
         let known = if audience == token::AUDIENCE {
             let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
             tokens.user(token)
@@ -358,7 +333,7 @@ impl Auth {
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers
         .get(http::header::AUTHORIZATION)?
         .to_str()

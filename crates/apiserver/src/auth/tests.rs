@@ -6,8 +6,8 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
+use super::{Access as _, BoundObject, NotGranted, TokenClaims};
 use super::{Attributes, Auth, Mode, Options, Target, TokenFile, User, bootstrap};
-use crate::http::{Access as _, BoundObject, NotGranted, TokenClaims};
 use crate::store::{Change, Expected, Key, MemoryStore, Store, Write};
 
 const RBAC: &str = "rbac.authorization.k8s.io";

@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 
 pub use super::keys::{KeyError, SigningKey, VerifyingKey};
 use super::{AUTHENTICATED, User};
-use crate::http::{IssuedToken, TokenClaims};
+use super::{IssuedToken, TokenClaims};
 use crate::store::{Key, Store};
 
 /// Issuer of the tokens, and the audience of this server.
-pub const AUDIENCE: &str = crate::http::DEFAULT_AUDIENCE;
+pub const AUDIENCE: &str = super::DEFAULT_AUDIENCE;
 
 /// What a token says.
 #[derive(Clone, Debug, Serialize, Deserialize)]

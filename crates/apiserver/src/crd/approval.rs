@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::definition::set_condition;
-use crate::registry::rules::text;
+use crate::json::text;
 use crate::status::Cause;
 
 /// The annotation that refers to the approval of a definition by the Kubernetes project.

@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use super::path::Path;
 use super::schema::Structural;
 use super::{approval, structural, value};
+use crate::json::{items, text};
 use crate::names;
-use crate::registry::meta::rfc3339;
-use crate::registry::rules::{items, text};
 use crate::status::Cause;
+use crate::timestamp::rfc3339;
 
 /// Maximum number of selectable fields.
 const SELECTABLE: usize = 8;

@@ -15,6 +15,7 @@ mod value;
 
 pub(crate) use path::Path;
 pub(crate) use schema::{Kind as ValueKind, ListKind, Structural};
+pub(crate) use value::keyed;
 
 use serde_json::Value;
 

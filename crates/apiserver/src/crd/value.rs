@@ -1,10 +1,9 @@
 //! Validates values against their schema, with the error texts of the real server.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::format::has_format;
 use super::schema::{Kind, ListKind, Structural};
-use crate::apply;
 use crate::status::Cause;
 
 /// Finds all errors in an object of the root schema.
@@ -319,11 +318,37 @@ fn identity(schema: &Structural, item: &Value) -> Option<String> {
                 let items = schema.items.as_ref()?;
                 items.properties.get(key)?.default.clone()
             };
-            let element = apply::keyed(item, keys.iter().map(String::as_str), defaults);
+            let element = keyed(item, keys.iter().map(String::as_str), defaults);
             let element = element.ok()?;
             Some(element.trim_start_matches("k:").to_owned())
         }
     }
+}
+
+/// Returns the path element of an element that is identified by keys.
+pub(crate) fn keyed<'a>(
+    item: &Value,
+    keys: impl Iterator<Item = &'a str>,
+    default: impl Fn(&str) -> Option<Value>,
+) -> Result<String, String> {
+    let Value::Object(map) = item else {
+        return Err("associative list with keys may not have non-map elements".to_owned());
+    };
+    let mut found = Map::new();
+    let mut names = Vec::new();
+    for key in keys {
+        if let Some(value) = map.get(key).cloned().or_else(|| default(key)) {
+            found.insert(key.to_owned(), value);
+        }
+        names.push(key);
+    }
+    if found.is_empty() {
+        return Err(format!(
+            "associative list with keys has an element that omits all key fields {names:?} (and \
+             doesn't have default values for any key fields)"
+        ));
+    }
+    Ok(format!("k:{}", Value::Object(found)))
 }
 
 #[cfg(test)]

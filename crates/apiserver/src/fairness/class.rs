@@ -1,7 +1,7 @@
 //! The lane of a request.
 
 use crate::auth::{MASTERS, User};
-use crate::http::{RequestInfo, Route};
+use crate::request::{RequestInfo, Route, query_value};
 
 /// Largest body of a request in the lane of elections.
 pub(super) const ELECTION_BODY: u64 = 16 * 1024;
@@ -73,8 +73,8 @@ pub(super) fn lane(
 /// Returns whether a read may wait for a revision of the future.
 fn names_revision(query: Option<&str>) -> bool {
     query.is_some_and(|query| {
-        crate::http::query_value(query, "continue").is_some()
-            || crate::http::query_value(query, "resourceVersion").is_some_and(|value| value != "0")
+        query_value(query, "continue").is_some()
+            || query_value(query, "resourceVersion").is_some_and(|value| value != "0")
     })
 }
 

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::gate::{Charge, Gate, Tenant};
 use super::limit::Resource;
-use crate::http::MAX_BODY;
+use crate::limits::MAX_BODY;
 use crate::status::Failure;
 
 /// Bodies up to this size are not counted in bytes.

@@ -41,7 +41,9 @@ use hyper::body::{Body as HttpBody, Bytes};
 use tenure_host::address::network;
 
 use crate::auth::{ANONYMOUS, User};
-use crate::http::{Api, Body, RequestInfo, failure_response};
+use crate::http::Api;
+use crate::request::RequestInfo;
+use crate::respond::{self, Body};
 use crate::status::Failure;
 pub(crate) use class::Lane;
 pub(crate) use gate::{Charge, Gate, Tenant};
@@ -138,7 +140,7 @@ impl Fairness {
             Ok(response) => response,
             Err(failure) => {
                 api.count_rejection(&info, failure.code);
-                failure_response(&failure)
+                respond::failure(&failure)
             }
         }
     }

@@ -8,14 +8,12 @@ use serde_json::{Value, json};
 
 use super::options::FieldValidation;
 use crate::fairness::TooLarge;
+use crate::limits::MAX_BODY;
 use crate::registry::rules::text;
 use crate::registry::{CustomVersion, Kind, Version, group_version};
 use crate::schema::{self, Message};
 use crate::status::{Cause, Failure};
 use crate::{canonical, protobuf, strict};
-
-/// Most bytes of a request body.
-pub(crate) const MAX_BODY: usize = 3 * 1024 * 1024;
 
 /// How a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

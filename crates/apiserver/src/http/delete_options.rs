@@ -4,9 +4,9 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::options;
-use super::query::Query;
 use crate::registry::DeleteOptions;
 use crate::registry::rules::text;
+use crate::request::Query;
 use crate::status::{Cause, Failure};
 
 const POLICIES: &[&str] = &["Foreground", "Background", "Orphan"];

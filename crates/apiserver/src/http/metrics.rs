@@ -12,9 +12,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tenure_exposition::expose;
 
-use super::request::{RequestInfo, Route};
 use crate::fairness::Gate;
 use crate::registry;
+use crate::request::{RequestInfo, Route};
 
 const BUCKETS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,

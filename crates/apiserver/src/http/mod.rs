@@ -5,7 +5,6 @@
 //! [`Api::handle`]. Nothing in here opens sockets.
 
 mod accept;
-mod access;
 mod body;
 mod delete_options;
 mod discovery;
@@ -16,11 +15,8 @@ mod openid;
 mod options;
 mod patch;
 mod pieces;
-mod query;
 mod render;
-mod request;
 mod resource;
-mod respond;
 mod reviews;
 mod scale;
 mod version;
@@ -30,32 +26,21 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use http::header::WARNING;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::combinators::UnsyncBoxBody;
 
-pub use access::{
-    Access, AllowAll, BoundObject, DEFAULT_AUDIENCE, Decision, IssuedToken, NotGranted, Rules,
-    TokenClaims,
-};
-pub(crate) use body::MAX_BODY;
 pub(crate) use options::fence as parse_fence;
-pub use request::{RequestInfo, ResourcePath, Route};
-pub use respond::failure as failure_response;
 pub use version::ReadyCheck;
 
-use crate::auth::User;
+use crate::auth::{Access, AllowAll, User};
 use crate::fairness::{Gate, HEAVY, Tenant};
 use crate::registry::Registry;
+use crate::request::{Query, RequestInfo, ResourcePath, Route};
+use crate::respond::{self, Body};
 use crate::status::Failure;
 use crate::store::{Store, WriteError};
 use metrics::Metrics;
-use query::Query;
 use resource::{Call, Resolved};
-
-/// The body of every answer; errors only when a wrapper around it makes them.
-pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// What an [`Api`] needs besides a store.
 #[derive(Clone)]
@@ -270,9 +255,4 @@ fn warnings(all: &[String]) -> Vec<String> {
 
 fn not_found() -> Response<Body> {
     respond::text(StatusCode::NOT_FOUND, "404 page not found\n")
-}
-
-/// Returns a parameter of a query, or `None` if it is absent or empty.
-pub(crate) fn query_value(query: &str, name: &str) -> Option<String> {
-    Query::new(query).text(name).map(str::to_owned)
 }

@@ -3,8 +3,8 @@
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
 
-use super::access::{Access, DEFAULT_AUDIENCE};
 use super::{Body, respond};
+use crate::auth::{Access, DEFAULT_AUDIENCE};
 
 const KEYS: &str = "/openid/v1/jwks";
 

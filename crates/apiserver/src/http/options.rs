@@ -3,8 +3,8 @@
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use super::query::Query;
 use crate::registry::{Fields, Target, WriteOptions};
+use crate::request::Query;
 use crate::selector::{FieldSelector, LabelSelector};
 use crate::status::{Cause, Failure};
 use crate::store::{Fence, Key, Object};
@@ -305,7 +305,7 @@ pub(crate) fn fence(headers: &HeaderMap) -> Result<Option<Fence>, Failure> {
     for part in parts {
         match part.split_once('=').ok_or_else(bad)? {
             ("holder", id) if holder.is_none() => {
-                holder = Some(super::query::percent_decode(id, false).ok_or_else(bad)?);
+                holder = Some(crate::request::percent_decode(id, false).ok_or_else(bad)?);
             }
             ("token", decimal) if token.is_none() => {
                 token = Some(decimal.parse::<u64>().map_err(|_| bad())?);

@@ -8,7 +8,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body_util::BodyExt as _;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+
+use crate::respond::{self, Body};
 
 /// Objects of at least this many bytes are shared. A copy of a smaller one is cheaper than the handling of a piece.
 const SHARED: usize = 8 * 1024;
@@ -45,6 +49,13 @@ impl Pieces {
         self.len += bytes.len();
         self.complete_last();
         self.complete.push_back(bytes);
+    }
+
+    /// Returns a JSON response with these bytes.
+    pub(super) fn into_response(self, code: StatusCode) -> Response<Body> {
+        let mut response = respond::json(code, Bytes::new());
+        *response.body_mut() = self.boxed_unsync();
+        response
     }
 
     /// Returns the number of bytes.

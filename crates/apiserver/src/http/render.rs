@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 
 use super::accept::Form;
 use super::pieces::Pieces;
-use super::query::Query;
 use crate::registry::columns::{CustomColumn, NAME_DESCRIPTION};
 use crate::registry::{Column, Conversion, CustomVersion, Target};
+use crate::request::Query;
 use crate::status::Failure;
 
 /// How objects of one kind are written for one client.

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use super::accept::{Form, negotiate, not_acceptable};
 use super::body::{self, Media};
 use super::options::{self, ListOptions, Selection};
-use super::query::Query;
 use super::render::{ListMeta, View};
-use super::request::ResourcePath;
 use super::watch::Feed;
 use super::{Api, Body, list, respond};
 use crate::auth::User;
 use crate::fairness::{HEAVY, Resource, Tenant};
 use crate::registry::{self, DeleteOptions, Deleted, Kind, Registry, Source, Subresource, Target};
+use crate::request::Query;
+use crate::request::ResourcePath;
 use crate::schema;
 use crate::status::Failure;
 
@@ -208,7 +208,7 @@ impl Call<'_> {
     }
 
     fn answer(&self, code: StatusCode, stored: &Bytes) -> Result<Response<Body>, Failure> {
-        Ok(respond::pieces(code, self.view()?.object(stored)?))
+        Ok(self.view()?.object(stored)?.into_response(code))
     }
 
     async fn get(&self) -> Result<Response<Body>, Failure> {
@@ -256,7 +256,7 @@ impl Call<'_> {
             _ => None,
         };
         let body = view.list(&page.meta, list::bytes(&page.objects))?;
-        let mut response = respond::pieces(StatusCode::OK, body);
+        let mut response = body.into_response(StatusCode::OK);
         if let Some(charge) = charge {
             response.extensions_mut().insert(Arc::new(charge));
         }
@@ -469,7 +469,7 @@ impl Call<'_> {
             Some(tenant) => tenant.off_workers(async { list() }).await??,
             None => list()?,
         };
-        Ok(respond::pieces(StatusCode::OK, body))
+        Ok(body.into_response(StatusCode::OK))
     }
 }
 

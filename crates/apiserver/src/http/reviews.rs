@@ -5,12 +5,11 @@ use http::{Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::access::{BoundObject, DEFAULT_AUDIENCE, TokenClaims};
 use super::body;
 use super::options::{self, FieldValidation};
 use super::resource::Call;
 use super::{Body, respond};
-use crate::auth::{Attributes, Target, User};
+use crate::auth::{Attributes, BoundObject, DEFAULT_AUDIENCE, Target, TokenClaims, User};
 use crate::registry::meta::{metadata, rfc3339};
 use crate::registry::rules::{items, text};
 use crate::registry::{self, Source, Subresource};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::query::Query;
 use super::{Body, respond};
+use crate::request::Query;
 use crate::store::Store;
 
 /// A check of `/readyz`: returns the reason if it fails.

@@ -475,7 +475,8 @@ mod tests {
 
     use super::*;
     use crate::auth::User;
-    use crate::http::{Api, Body, Options};
+    use crate::http::{Api, Options};
+    use crate::respond::Body;
     use crate::store::MemoryStore;
 
     async fn send(api: &Arc<Api>, method: Method, path: &str, body: &Value) -> Body {

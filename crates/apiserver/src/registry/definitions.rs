@@ -425,7 +425,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn replaced_and_deleted_definitions_are_freed() {
-        let access = Arc::new(crate::http::AllowAll);
+        let access = Arc::new(crate::auth::AllowAll);
         let registry = Arc::new(Registry::new(Arc::new(MemoryStore::new()), access));
         registry.open_namespaces().await.expect("namespaces");
         registry.follow_definitions();

@@ -11,8 +11,7 @@ use serde_json::Value;
 
 use super::recent::Recent;
 use super::{Kind, Subresource, Version};
-use crate::auth::{Attributes, User};
-use crate::http::{Access, NotGranted};
+use crate::auth::{Access, Attributes, NotGranted, User};
 use crate::limits;
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Fence, Key, Object, Store, Write, WriteError};

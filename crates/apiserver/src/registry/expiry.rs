@@ -83,7 +83,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_event_goes_after_its_hour() {
-        let access = crate::http::Options::default().access;
+        let access = Arc::new(crate::auth::AllowAll);
         let store = Arc::new(crate::store::MemoryStore::new());
         let registry = Arc::new(Registry::new(store, access));
         registry.open_namespaces().await.expect("namespaces");

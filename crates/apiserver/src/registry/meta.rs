@@ -9,6 +9,7 @@ use super::rules::{at, entries, items, text};
 use super::{Generation, Kind, NameRule};
 use crate::names;
 use crate::status::Cause;
+pub(crate) use crate::timestamp::rfc3339;
 
 /// Maximum length of the prefix of a generated name, before the random characters.
 const GENERATED_PREFIX: usize = 58;
@@ -28,12 +29,6 @@ const SYSTEM: &[&str] = &[
     "managedFields",
     "resourceVersion",
 ];
-
-/// Formats a time like `creationTimestamp`.
-pub(crate) fn rfc3339(moment: Timestamp) -> String {
-    let whole = Timestamp::from_second(moment.as_second()).unwrap_or(moment);
-    whole.to_string()
-}
 
 /// Returns the metadata of an object, creating it if absent.
 pub(crate) fn metadata(object: &mut Value) -> &mut Map<String, Value> {

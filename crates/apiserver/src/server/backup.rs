@@ -14,7 +14,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use tokio::io::AsyncReadExt as _;
 
-use crate::http::{Body, failure_response};
+use crate::respond::{self, Body};
 use crate::status::Failure;
 use crate::store::backup::{self, BackupError, Report, Snapshot, Source};
 
@@ -44,7 +44,7 @@ impl Saver {
     /// Responds with the bytes of a backup, from an unlinked temporary file.
     pub(super) async fn answer(&self) -> Response<Body> {
         match self.open().await {
-            Err(error) => failure_response(&Failure::internal(format!("no backup: {error}"))),
+            Err(error) => respond::failure(&Failure::internal(format!("no backup: {error}"))),
             Ok(file) => {
                 let mut response = Response::new(streamed(file));
                 let kind = HeaderValue::from_static("application/octet-stream");
@@ -79,7 +79,7 @@ impl Saver {
 pub(super) fn elsewhere() -> Response<Body> {
     let why =
         "the data are not kept by this server; save those of etcd with `etcdctl snapshot save`";
-    failure_response(&Failure::generic(501, "NotImplemented", why))
+    respond::failure(&Failure::generic(501, "NotImplemented", why))
 }
 
 fn streamed(file: tokio::fs::File) -> Body {

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::progress::Progress;
 use crate::fairness::Charge;
-use crate::http::Body;
+use crate::respond::Body;
 
 /// Ends a body cleanly when `end` resolves. A body of known length is not changed, because the client expects that
 /// length.

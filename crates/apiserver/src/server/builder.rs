@@ -14,8 +14,9 @@ use super::pipeline::{PublicAnswer, PublicRoute};
 use crate::audit;
 use crate::auth::{Mode, TokenFile, TokenFileError, User, token};
 use crate::fairness;
-use crate::http::{Body, ReadyCheck};
+use crate::http::ReadyCheck;
 use crate::pki::PkiError;
+use crate::respond::Body;
 use crate::store::{Encryption, OpenError, Store, WriteError};
 use crate::tls::TlsError;
 

@@ -48,6 +48,7 @@ mod stall;
 mod start;
 #[cfg(test)]
 pub(crate) mod tests;
+mod watch_access;
 
 pub use builder::{Builder, Engine, StartError};
 pub use faults::{Action, Added, Fault, Faults, Requests};

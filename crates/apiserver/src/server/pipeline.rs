@@ -15,10 +15,13 @@ use tokio::sync::watch;
 use super::backup::{self, Saver};
 use super::body::until;
 use super::faults::{Action, Faults, injected};
+use super::watch_access::WatchAccess;
 use crate::audit::{Audit, Trail};
-use crate::auth::{Auth, Mode, User, WatchAccess};
+use crate::auth::{Auth, Mode, User};
 use crate::fairness::Fairness;
-use crate::http::{Api, Body, RequestInfo, failure_response};
+use crate::http::Api;
+use crate::request::RequestInfo;
+use crate::respond::{self, Body};
 use crate::status::Failure;
 
 /// The caller as the transport identifies it.
@@ -106,7 +109,7 @@ impl Pipeline {
             if let Err(refused) = self.hosts.check(method, uri, request.headers()) {
                 tracing::info!(%refused, "denied a request of a web page");
                 let why = refused.to_string();
-                return Ok(failure_response(&Failure::generic(403, "Forbidden", why)));
+                return Ok(respond::failure(&Failure::generic(403, "Forbidden", why)));
             }
         }
         let path = request.uri().path();
@@ -142,21 +145,21 @@ impl Pipeline {
         let uri = request.uri();
         let info = RequestInfo::parse(request.method(), uri.path(), uri.query());
         if let Err(failure) = self.auth.catch_up(request.headers()).await {
-            return Ok(failure_response(&failure));
+            return Ok(respond::failure(&failure));
         }
         let user = match self.identify(peer, &request, trail) {
             Ok(user) => user,
-            Err(failure) => return Ok(failure_response(&failure)),
+            Err(failure) => return Ok(respond::failure(&failure)),
         };
         if let Err(failure) = self.authorize(peer, &user, &info, trail).await {
-            return Ok(failure_response(&failure));
+            return Ok(respond::failure(&failure));
         }
         let plan = self.faults.plan(uri.path(), &user.name, info.verb);
         if !plan.latency.is_zero() {
             tokio::time::sleep(plan.latency).await;
         }
         if let Some(Action::Answer(code)) = plan.action {
-            return Ok(failure_response(&injected(code)));
+            return Ok(respond::failure(&injected(code)));
         }
         if info.verb == "get" && uri.path() == backup::PATH {
             return Ok(match &self.saver {

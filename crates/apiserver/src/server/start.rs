@@ -20,9 +20,9 @@ use super::keys::Keys;
 use super::pipeline::Pipeline;
 use super::reload::{Reload, Tokens};
 use crate::audit::{self, Audit};
-use crate::auth::{self, Auth, Recorder, TokenFile, token};
+use crate::auth::{self, Access, Auth, Recorder, TokenFile, token};
 use crate::fairness::Fairness;
-use crate::http::{Access, Api, Options};
+use crate::http::{Api, Options};
 use crate::kubeconfig::{Credentials, Kubeconfig};
 use crate::pki::{Identity, all_names, write_private_durably};
 #[cfg(feature = "etcd")]

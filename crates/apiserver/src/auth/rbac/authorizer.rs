@@ -11,8 +11,7 @@ use futures_util::FutureExt as _;
 
 use super::Rule;
 use super::policy::{Policy, RESOURCES};
-use crate::auth::{Attributes, MASTERS, User};
-use crate::http::Decision;
+use crate::auth::{Attributes, Decision, MASTERS, User};
 use crate::store::{EventKind, Range, Store, Watch};
 
 /// Authorizes requests by the roles and bindings in a store.

@@ -9,8 +9,7 @@ use serde_json::Value;
 use super::authorizer::Authorizer;
 use super::policy::{Policy, RoleRef};
 use super::{Comparison, GROUP, Rule};
-use crate::auth::{Attributes, Target, User};
-use crate::http::NotGranted;
+use crate::auth::{Attributes, NotGranted, Target, User};
 
 /// Maximum number of characters of a name that a response repeats.
 const MOST_SHOWN: usize = 253;

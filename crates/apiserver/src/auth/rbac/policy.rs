@@ -6,8 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::Rule;
-use crate::auth::{Attributes, MASTERS, Target, User};
-use crate::http::Decision;
+use crate::auth::{Attributes, Decision, MASTERS, Target, User};
 use crate::store::Object;
 
 /// Storage names of the four kinds, in the order of the watches.

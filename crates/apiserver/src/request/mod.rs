@@ -4,10 +4,41 @@
 //! registry's business. Invariant: authorization and handling use the same [`RequestInfo`], so what
 //! was authorized is what is done.
 
+mod query;
+
 use http::Method;
 
-use super::query::Query;
-use crate::auth::{Attributes, Target};
+pub(crate) use query::{Query, percent_decode, query_value};
+
+/// What a request wants to do, as authorization sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes<'a> {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, or for
+    /// non-resource paths the lower-case HTTP method.
+    pub verb: &'a str,
+    /// What it wants to do it to.
+    pub target: Target<'a>,
+}
+
+/// The object of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// An API resource.
+    Resource {
+        /// API group, empty for core.
+        group: &'a str,
+        /// Plural name.
+        resource: &'a str,
+        /// Subresource, empty for none.
+        subresource: &'a str,
+        /// Namespace, empty for cluster scope or all namespaces.
+        namespace: &'a str,
+        /// Name, empty where the request names none.
+        name: &'a str,
+    },
+    /// Any other path.
+    Path(&'a str),
+}
 
 /// The parsed line of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,7 +220,7 @@ fn selected_name(query: &Query<'_>) -> String {
 }
 
 fn decoded(segment: &str) -> Option<String> {
-    super::query::percent_decode(segment, false)
+    percent_decode(segment, false)
 }
 
 #[cfg(test)]

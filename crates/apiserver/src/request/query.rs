@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 /// The parameters of a request, in order, borrowed where nothing had to be decoded.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+pub(crate) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Query<'a> {
     /// Splits a query string. Parts that are no valid percent encoding are taken literally.
     #[must_use]
-    pub(super) fn new(text: &'a str) -> Self {
+    pub(crate) fn new(text: &'a str) -> Self {
         let pairs = text.split('&').filter(|part| !part.is_empty()).map(|part| {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             (decode(key), decode(value))
@@ -19,7 +19,7 @@ impl<'a> Query<'a> {
 
     /// The first value of a parameter.
     #[must_use]
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0
             .iter()
             .find(|(key, _)| key == name)
@@ -28,12 +28,12 @@ impl<'a> Query<'a> {
 
     /// The first value, if it is there and not empty.
     #[must_use]
-    pub(super) fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|value| !value.is_empty())
     }
 
     /// All values of a parameter.
-    pub(super) fn all<'q>(&'q self, name: &'q str) -> impl Iterator<Item = &'q str> {
+    pub(crate) fn all<'q>(&'q self, name: &'q str) -> impl Iterator<Item = &'q str> {
         self.0
             .iter()
             .filter(move |(key, _)| key == name)
@@ -42,13 +42,13 @@ impl<'a> Query<'a> {
 
     /// A boolean as Kubernetes reads it: absent, `0` and `false` are false, all else is true.
     #[must_use]
-    pub(super) fn flag(&self, name: &str) -> bool {
+    pub(crate) fn flag(&self, name: &str) -> bool {
         self.tristate(name) == Some(true)
     }
 
     /// A boolean that may be absent.
     #[must_use]
-    pub(super) fn tristate(&self, name: &str) -> Option<bool> {
+    pub(crate) fn tristate(&self, name: &str) -> Option<bool> {
         self.get(name)
             .map(|value| !(value == "0" || value.eq_ignore_ascii_case("false")))
     }
@@ -64,7 +64,7 @@ fn decode(text: &str) -> Cow<'_, str> {
 
 /// Undoes percent encoding; `None` if it is broken or not UTF-8. `plus` makes `+` a space.
 #[must_use]
-pub(super) fn percent_decode(text: &str, plus: bool) -> Option<String> {
+pub(crate) fn percent_decode(text: &str, plus: bool) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -79,6 +79,11 @@ pub(super) fn percent_decode(text: &str, plus: bool) -> Option<String> {
         }
     }
     String::from_utf8(out).ok()
+}
+
+/// Returns a parameter of a query, or `None` if it is absent or empty.
+pub(crate) fn query_value(query: &str, name: &str) -> Option<String> {
+    Query::new(query).text(name).map(str::to_owned)
 }
 
 #[cfg(test)]

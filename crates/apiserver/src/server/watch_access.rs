@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use super::{Auth, MASTERS, User, bearer, impersonate, token};
+use crate::auth::{Auth, MASTERS, User, bearer, impersonation_headers, token};
 use crate::fairness::Tenant;
-use crate::http::RequestInfo;
+use crate::request::RequestInfo;
 
 /// Shortest time between two checks of a watch.
 const LEAST_MILLIS: u64 = 5_000;
@@ -20,7 +20,7 @@ const LEAST_MILLIS: u64 = 5_000;
 const MOST_MILLIS: u64 = 9_500;
 
 /// The credentials and the request line of a watch.
-pub(crate) struct WatchAccess {
+pub(super) struct WatchAccess {
     auth: Arc<Auth>,
     caller: Caller,
     /// Only the `Impersonate-*` headers.
@@ -40,7 +40,7 @@ enum Caller {
 
 impl WatchAccess {
     /// Remembers the caller of a watch. `known` is the user that the connection proves.
-    pub(crate) fn new(
+    pub(super) fn new(
         auth: &Arc<Auth>,
         known: Option<User>,
         headers: &HeaderMap,
@@ -55,7 +55,7 @@ impl WatchAccess {
         Self {
             auth: Arc::clone(auth),
             caller,
-            impersonation: impersonate::headers(headers).map(Box::new),
+            impersonation: impersonation_headers(headers).map(Box::new),
             info: info.clone(),
             // The watch was allowed before this moment, so that the first check must not trust the generation.
             allowed_at: u64::MAX,
@@ -64,7 +64,7 @@ impl WatchAccess {
     }
 
     /// Resolves when the caller no longer has the right to the watch.
-    pub(crate) async fn ended(mut self) {
+    pub(super) async fn ended(mut self) {
         let always = matches!(&self.caller, Caller::Known(user) if user.is_in(MASTERS));
         if always && self.impersonation.is_none() {
             return std::future::pending().await;
