@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::auth::Target;
 use crate::canonical::canonicalise;
 use crate::limits::{MAX_DEPTH, depth};
-use crate::request::{RequestInfo, Route};
+use crate::request::{RequestInfo, Route, Verb};
 use crate::schema::{self, Message};
 use crate::selector::{FieldSelector, LabelSelector};
 use crate::{patch, protobuf, strict};
@@ -158,7 +158,7 @@ pub fn path(bytes: &[u8]) {
     ];
     plain.extend((!parts.group.is_empty()).then(|| parts.group.clone()));
     plain.push(parts.version.clone());
-    plain.extend((info.verb == "watch").then(|| "watch".to_owned()));
+    plain.extend((info.verb == Verb::Watch).then(|| "watch".to_owned()));
     if !parts.namespace.is_empty() && parts.resource != "namespaces" {
         plain.extend(["namespaces".to_owned(), parts.namespace.clone()]);
     }

@@ -130,7 +130,7 @@ impl Event {
             audit_id: &request.id,
             stage: self.stage.name(),
             request_uri: &request.uri,
-            verb: request.info.verb,
+            verb: request.info.verb.as_str(),
             user: self.user.as_deref().map_or_else(|| json!({}), user),
             impersonated_user: self.impersonated.as_deref().map(user),
             source_ips: &request.source_ips,

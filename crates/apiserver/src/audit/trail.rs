@@ -21,7 +21,7 @@ use super::Audit;
 use super::event::{Created, Event, Outcome, RequestBody, RequestParts};
 use super::policy::{Level, Stage, Verdict};
 use crate::auth::{Decision, User};
-use crate::request::RequestInfo;
+use crate::request::{RequestInfo, Verb};
 use crate::respond::Body;
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -204,7 +204,7 @@ impl Recording {
             outcome.message = Some(format!("Authentication failed, {}", self.attempted));
             return (response, outcome);
         }
-        let created = code == 201 && self.request.info.verb == "create";
+        let created = code == 201 && self.request.info.verb == Verb::Create;
         if code < 400 && !created {
             return (response, outcome);
         }

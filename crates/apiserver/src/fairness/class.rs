@@ -1,7 +1,7 @@
 //! The lane of a request.
 
 use crate::auth::{MASTERS, User};
-use crate::request::{RequestInfo, Route, query_value};
+use crate::request::{RequestInfo, Route, Verb, query_value};
 
 /// Largest body of a request in the lane of elections.
 pub(super) const ELECTION_BODY: u64 = 16 * 1024;
@@ -51,10 +51,10 @@ pub(super) fn lane(
                 && small =>
         {
             let single = match info.verb {
-                "get" | "list" if names_revision(query) => false,
-                "get" | "update" | "patch" | "delete" => !path.name.is_empty(),
-                "list" | "watch" => !path.selected_name.is_empty(),
-                "create" => path.name.is_empty(),
+                Verb::Get | Verb::List if names_revision(query) => false,
+                Verb::Get | Verb::Update | Verb::Patch | Verb::Delete => !path.name.is_empty(),
+                Verb::List | Verb::Watch => !path.selected_name.is_empty(),
+                Verb::Create => path.name.is_empty(),
                 _ => false,
             };
             if single {
@@ -93,7 +93,7 @@ pub(super) fn is_heavy(info: &RequestInfo) -> bool {
     match &info.route {
         Route::Other(path) => path.starts_with("/openapi/"),
         Route::Resource(path) => {
-            !matches!(info.verb, "get" | "list" | "watch")
+            !info.verb.is_read()
                 && matches!(
                     path.group.as_str(),
                     "apiextensions.k8s.io" | "rbac.authorization.k8s.io" | "authorization.k8s.io"

@@ -188,7 +188,7 @@ impl Fairness {
             true if !user.is_in(crate::auth::MASTERS) => Some(tenant.take(Resource::Watches, 1)?),
             _ => None,
         };
-        let (long, reads) = (info.is_long_running(), is_read(&info));
+        let (long, reads) = (info.is_long_running(), info.verb.is_read());
         let mut request = Request::from_parts(head, body);
         request.extensions_mut().insert(info);
         // The events of a watch are sent after this seat was returned.
@@ -231,10 +231,6 @@ fn with_charge(mut response: Response<Body>, charge: Option<Charge>) -> Response
         response.extensions_mut().insert(Arc::new(charge));
     }
     response
-}
-
-fn is_read(info: &RequestInfo) -> bool {
-    matches!(info.verb, "get" | "list" | "head")
 }
 
 /// Returns the name under which requests are counted: the user, or the address of a client without credentials.

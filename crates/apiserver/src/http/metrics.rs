@@ -14,7 +14,7 @@ use tenure_exposition::expose;
 
 use crate::fairness::Gate;
 use crate::registry;
-use crate::request::{RequestInfo, Route};
+use crate::request::{RequestInfo, Route, Verb};
 
 const BUCKETS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
@@ -209,15 +209,15 @@ impl Drop for Watching {
 impl Labels {
     fn of(info: &RequestInfo) -> Self {
         let verb = match info.verb {
-            "get" => "GET",
-            "list" => "LIST",
-            "watch" => "WATCH",
-            "create" | "post" => "POST",
-            "update" | "put" => "PUT",
-            "patch" => "PATCH",
-            "delete" => "DELETE",
-            "deletecollection" => "DELETECOLLECTION",
-            _ => "other",
+            Verb::Get => "GET",
+            Verb::List => "LIST",
+            Verb::Watch => "WATCH",
+            Verb::Create | Verb::Post => "POST",
+            Verb::Update | Verb::Put => "PUT",
+            Verb::Patch => "PATCH",
+            Verb::Delete => "DELETE",
+            Verb::DeleteCollection => "DELETECOLLECTION",
+            Verb::Head | Verb::Options | Verb::Unknown => "other",
         };
         let none = Self {
             verb,

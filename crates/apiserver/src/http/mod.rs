@@ -35,7 +35,7 @@ pub use version::ReadyCheck;
 use crate::auth::{Access, AllowAll, User};
 use crate::fairness::{Gate, HEAVY, Tenant};
 use crate::registry::Registry;
-use crate::request::{Query, RequestInfo, ResourcePath, Route};
+use crate::request::{Query, RequestInfo, ResourcePath, Route, Verb};
 use crate::respond::{self, Body};
 use crate::status::Failure;
 use crate::store::{Store, WriteError};
@@ -147,7 +147,7 @@ impl Api {
     async fn resource<B>(
         self: &Arc<Self>,
         parts: &http::request::Parts,
-        verb: &'static str,
+        verb: Verb,
         path: &ResourcePath,
         body: B,
         user: &User,

@@ -17,8 +17,7 @@ use super::{Api, Body, list, respond};
 use crate::auth::User;
 use crate::fairness::{HEAVY, Resource, Tenant};
 use crate::registry::{self, DeleteOptions, Deleted, Kind, Registry, Source, Subresource, Target};
-use crate::request::Query;
-use crate::request::ResourcePath;
+use crate::request::{Query, ResourcePath, Verb};
 use crate::schema;
 use crate::status::Failure;
 
@@ -26,7 +25,7 @@ use crate::status::Failure;
 pub(super) struct Call<'a> {
     pub(super) api: &'a Arc<Api>,
     pub(super) user: &'a User,
-    pub(super) verb: &'static str,
+    pub(super) verb: Verb,
     pub(super) target: Target<'a>,
     pub(super) subresource: Option<Subresource>,
     pub(super) query: Query<'a>,
@@ -110,7 +109,7 @@ impl Call<'_> {
         self.check_fence_is_readable().await?;
         if kind.review {
             return match (self.verb, named, placed) {
-                ("create", false, true) => self.review(body).await,
+                (Verb::Create, false, true) => self.review(body).await,
                 _ => Err(Failure::method_not_allowed()),
             };
         }
@@ -118,14 +117,14 @@ impl Call<'_> {
             return self.run_subresource(subresource, body).await;
         }
         match (self.verb, named, placed) {
-            ("get", true, _) => self.get().await,
-            ("list", false, _) => self.list().await,
-            ("watch", ..) => self.watch(),
-            ("create", false, true) => self.create(body).await,
-            ("update", true, _) => self.update(body).await,
-            ("patch", true, _) => self.patch(body).await,
-            ("delete", true, _) => self.delete(body).await,
-            ("deletecollection", false, true) => self.delete_collection(body).await,
+            (Verb::Get, true, _) => self.get().await,
+            (Verb::List, false, _) => self.list().await,
+            (Verb::Watch, ..) => self.watch(),
+            (Verb::Create, false, true) => self.create(body).await,
+            (Verb::Update, true, _) => self.update(body).await,
+            (Verb::Patch, true, _) => self.patch(body).await,
+            (Verb::Delete, true, _) => self.delete(body).await,
+            (Verb::DeleteCollection, false, true) => self.delete_collection(body).await,
             _ => Err(Failure::method_not_allowed()),
         }
     }
@@ -142,7 +141,7 @@ impl Call<'_> {
     /// A write may name a Lease in its fence only if its user may read that Lease: the answer tells
     /// about it.
     async fn check_fence_is_readable(&self) -> Result<(), Failure> {
-        if self.target.kind.review || matches!(self.verb, "get" | "list" | "watch") {
+        if self.target.kind.review || self.verb.is_read() {
             return Ok(());
         }
         let Some(fence) = options::fence(&self.parts.headers)? else {
@@ -168,18 +167,18 @@ impl Call<'_> {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         match (subresource, self.verb) {
-            (Subresource::Status | Subresource::EphemeralContainers, "get") => self.get().await,
+            (Subresource::Status | Subresource::EphemeralContainers, Verb::Get) => self.get().await,
             (
                 Subresource::Status | Subresource::Finalize | Subresource::EphemeralContainers,
-                "update",
+                Verb::Update,
             ) => self.update(body).await,
-            (Subresource::Status | Subresource::EphemeralContainers, "patch") => {
+            (Subresource::Status | Subresource::EphemeralContainers, Verb::Patch) => {
                 self.patch(body).await
             }
-            (Subresource::Scale, "get" | "update" | "patch") => self.scale(body).await,
-            (Subresource::Token, "create") => self.issue_token(body).await,
-            (Subresource::Binding, "create") => self.bind(body).await,
-            (Subresource::Eviction, "create") => self.evict(body).await,
+            (Subresource::Scale, Verb::Get | Verb::Update | Verb::Patch) => self.scale(body).await,
+            (Subresource::Token, Verb::Create) => self.issue_token(body).await,
+            (Subresource::Binding, Verb::Create) => self.bind(body).await,
+            (Subresource::Eviction, Verb::Create) => self.evict(body).await,
             _ => Err(Failure::method_not_allowed()),
         }
     }
@@ -187,7 +186,7 @@ impl Call<'_> {
     pub(super) fn form(&self) -> Result<Form, Failure> {
         match negotiate(&self.parts.headers)? {
             Form::Discovery(_) => Ok(Form::Full),
-            Form::PartialList if matches!(self.verb, "list" | "deletecollection") => {
+            Form::PartialList if matches!(self.verb, Verb::List | Verb::DeleteCollection) => {
                 Ok(Form::Partial)
             }
             Form::PartialList => Err(Failure {
@@ -224,7 +223,7 @@ impl Call<'_> {
     pub(super) async fn wait_for_revision(&self) -> Result<(), Failure> {
         let revision = self.query.text("resourceVersion").map(options::revision);
         match (self.verb, revision) {
-            ("get", Some(Ok(revision))) => {
+            (Verb::Get, Some(Ok(revision))) => {
                 list::catch_up(&self.api.registry.store, Some(revision)).await
             }
             _ => Ok(()),

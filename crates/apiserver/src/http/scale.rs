@@ -9,6 +9,7 @@ use super::{Body, body, options, respond};
 use crate::patch;
 use crate::registry::rules::text;
 use crate::registry::{Configuration, Scale, Source, Subresource, Target, WriteOptions};
+use crate::request::Verb;
 use crate::status::{Cause, Failure};
 
 impl Call<'_> {
@@ -20,12 +21,12 @@ impl Call<'_> {
     {
         let place = place(&self.target).ok_or_else(Failure::no_resource)?;
         let registry = &self.api.registry;
-        if self.verb == "get" {
+        if self.verb == Verb::Get {
             super::list::catch_up(&registry.store, None).await?;
             let stored = registry.get(&self.target)?;
             return answer(&self.target, &place, &stored.json);
         }
-        let (content, options) = if self.verb == "patch" {
+        let (content, options) = if self.verb == Verb::Patch {
             self.patch_options()?
         } else {
             let (query, headers) = (&self.query, &self.parts.headers);
@@ -36,7 +37,7 @@ impl Call<'_> {
             return self.apply_scale(&place, &bytes, &options).await;
         }
         let target = self.target;
-        let whole = if self.verb == "patch" {
+        let whole = if self.verb == Verb::Patch {
             None
         } else {
             let media = body::media(&self.parts.headers)?;

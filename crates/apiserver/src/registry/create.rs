@@ -10,6 +10,7 @@ use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_inv
 use super::rules::text;
 use super::{meta, owners};
 use crate::auth::User;
+use crate::request::Verb;
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Given, Key, Range, Write};
 
@@ -100,7 +101,7 @@ impl Registry {
         user: &User,
         options: &WriteOptions,
     ) -> Result<Option<Bytes>, Failure> {
-        self.check_permission(target, user, "create")?;
+        self.check_permission(target, user, Verb::Create)?;
         let place = self.check_place(target, target.name)?;
         self.check_grant(target, user, None, &object)?;
         self.admit(target, &mut object);

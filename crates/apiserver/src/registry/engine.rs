@@ -13,6 +13,7 @@ use super::recent::Recent;
 use super::{Kind, Subresource, Version};
 use crate::auth::{Access, Attributes, NotGranted, User};
 use crate::limits;
+use crate::request::Verb;
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Fence, Key, Object, Store, Write, WriteError};
 
@@ -173,10 +174,10 @@ impl Registry {
         &self,
         target: &Target<'_>,
         user: &User,
-        verb: &str,
+        verb: Verb,
     ) -> Result<(), Failure> {
         let attributes = Attributes {
-            verb,
+            verb: verb.as_str(),
             target: crate::auth::Target::Resource {
                 group: target.kind.group(),
                 resource: target.kind.plural(),
@@ -373,7 +374,7 @@ pub(super) fn refuse_invalid(
 /// Returns the permission that a fence needs.
 fn reading(fence: &Fence) -> Attributes<'_> {
     Attributes {
-        verb: "get",
+        verb: Verb::Get.as_str(),
         target: crate::auth::Target::Resource {
             group: "coordination.k8s.io",
             resource: "leases",

@@ -5,16 +5,19 @@
 //! was authorized is what is done.
 
 mod query;
+mod verb;
 
 use http::Method;
+
+pub use verb::Verb;
 
 pub(crate) use query::{Query, percent_decode, query_value};
 
 /// What a request wants to do, as authorization sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes<'a> {
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, or for
-    /// non-resource paths the lower-case HTTP method.
+    /// The verb as roles write it: [`Verb::as_str`], or any text that an access review asks about, for example
+    /// `impersonate`.
     pub verb: &'a str,
     /// What it wants to do it to.
     pub target: Target<'a>,
@@ -43,9 +46,8 @@ pub enum Target<'a> {
 /// The parsed line of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection` for
-    /// resources; the lower-case HTTP method otherwise.
-    pub verb: &'static str,
+    /// What it does.
+    pub verb: Verb,
     /// Where it goes.
     pub route: Route,
 }
@@ -87,8 +89,8 @@ impl RequestInfo {
             Some((mut resource, legacy_watch)) => {
                 let query = Query::new(query.unwrap_or_default());
                 let verb = resource_verb(method, &resource, legacy_watch, &query);
-                if matches!(verb, "list" | "watch" | "deletecollection") && resource.name.is_empty()
-                {
+                let collection = matches!(verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+                if collection && resource.name.is_empty() {
                     resource.selected_name = selected_name(&query);
                 }
                 Self {
@@ -97,7 +99,7 @@ impl RequestInfo {
                 }
             }
             None => Self {
-                verb: method_name(method),
+                verb: Verb::of_method(method),
                 route: Route::Other(path.to_owned()),
             },
         }
@@ -121,7 +123,7 @@ impl RequestInfo {
             },
         };
         Attributes {
-            verb: self.verb,
+            verb: self.verb.as_str(),
             target,
         }
     }
@@ -129,7 +131,7 @@ impl RequestInfo {
     /// Whether the answer is an endless stream; pipelines exempt it from time limits.
     #[must_use]
     pub fn is_long_running(&self) -> bool {
-        self.verb == "watch"
+        self.verb == Verb::Watch
     }
 }
 
@@ -173,32 +175,19 @@ fn resource_verb(
     path: &ResourcePath,
     legacy_watch: bool,
     query: &Query<'_>,
-) -> &'static str {
+) -> Verb {
     let named = !path.name.is_empty();
     let watching = legacy_watch || (!named && query.flag("watch"));
     match *method {
-        Method::GET | Method::HEAD if watching => "watch",
-        Method::GET | Method::HEAD if named => "get",
-        Method::GET | Method::HEAD => "list",
-        Method::POST => "create",
-        Method::PUT => "update",
-        Method::PATCH => "patch",
-        Method::DELETE if named => "delete",
-        Method::DELETE => "deletecollection",
-        _ => method_name(method),
-    }
-}
-
-fn method_name(method: &Method) -> &'static str {
-    match *method {
-        Method::GET => "get",
-        Method::HEAD => "head",
-        Method::POST => "post",
-        Method::PUT => "put",
-        Method::PATCH => "patch",
-        Method::DELETE => "delete",
-        Method::OPTIONS => "options",
-        _ => "unknown",
+        Method::GET | Method::HEAD if watching => Verb::Watch,
+        Method::GET | Method::HEAD if named => Verb::Get,
+        Method::GET | Method::HEAD => Verb::List,
+        Method::POST => Verb::Create,
+        Method::PUT => Verb::Update,
+        Method::PATCH => Verb::Patch,
+        Method::DELETE if named => Verb::Delete,
+        Method::DELETE => Verb::DeleteCollection,
+        _ => Verb::of_method(method),
     }
 }
 
@@ -237,7 +226,7 @@ mod tests {
     fn parts(method: &Method, target: &str) -> (&'static str, String) {
         let info = info(method, target);
         let Route::Resource(p) = info.route else {
-            return (info.verb, "path".into());
+            return (info.verb.as_str(), "path".into());
         };
         let text = [
             p.group,
@@ -248,7 +237,7 @@ mod tests {
             p.subresource,
         ]
         .join("|");
-        (info.verb, text)
+        (info.verb.as_str(), text)
     }
 
     #[test]
@@ -299,10 +288,13 @@ mod tests {
     #[test]
     fn verbs_follow_method_and_name() {
         let lease = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
-        assert_eq!(info(&Method::DELETE, lease).verb, "deletecollection");
-        assert_eq!(info(&Method::DELETE, &format!("{lease}/l")).verb, "delete");
-        assert_eq!(info(&Method::PUT, &format!("{lease}/l")).verb, "update");
-        assert_eq!(info(&Method::POST, "/healthz").verb, "post");
+        assert_eq!(info(&Method::DELETE, lease).verb, Verb::DeleteCollection);
+        assert_eq!(
+            info(&Method::DELETE, &format!("{lease}/l")).verb,
+            Verb::Delete
+        );
+        assert_eq!(info(&Method::PUT, &format!("{lease}/l")).verb, Verb::Update);
+        assert_eq!(info(&Method::POST, "/healthz").verb, Verb::Post);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::audit::{Audit, Trail};
 use crate::auth::{Auth, Mode, User};
 use crate::fairness::Fairness;
 use crate::http::Api;
-use crate::request::RequestInfo;
+use crate::request::{RequestInfo, Verb};
 use crate::respond::{self, Body};
 use crate::status::Failure;
 
@@ -154,14 +154,14 @@ impl Pipeline {
         if let Err(failure) = self.authorize(peer, &user, &info, trail).await {
             return Ok(respond::failure(&failure));
         }
-        let plan = self.faults.plan(uri.path(), &user.name, info.verb);
+        let plan = self.faults.plan(uri.path(), &user.name, info.verb.as_str());
         if !plan.latency.is_zero() {
             tokio::time::sleep(plan.latency).await;
         }
         if let Some(Action::Answer(code)) = plan.action {
             return Ok(respond::failure(&injected(code)));
         }
-        if info.verb == "get" && uri.path() == backup::PATH {
+        if info.verb == Verb::Get && uri.path() == backup::PATH {
             return Ok(match &self.saver {
                 Some(saver) => saver.answer().await,
                 None => backup::elsewhere(),
@@ -234,7 +234,7 @@ impl Pipeline {
         authorized.inspect_err(|failure| {
             tracing::info!(
                 user = user.name,
-                verb = info.verb,
+                verb = info.verb.as_str(),
                 "denied: {}",
                 failure.message
             );

@@ -74,7 +74,7 @@ impl WatchAccess {
             tokio::time::sleep(Duration::from_millis(millis)).await;
         }
         tracing::info!(
-            verb = self.info.verb,
+            verb = self.info.verb.as_str(),
             "watch ended, because its user lost the right to it"
         );
     }
