@@ -155,7 +155,7 @@ fn resource_list(kinds: &[&Kind], group: &str, version: &str) -> Option<Value> {
         if !kind.categories().is_empty() {
             entry.insert("categories".into(), json!(kind.categories()));
         }
-        if !kind.review {
+        if kind.review.is_none() {
             let hash = hash(&format!("{}/{}", kind.storage(), kind.kind()));
             entry.insert("storageVersionHash".into(), json!(hash));
         }
@@ -248,7 +248,10 @@ fn aggregated_resource(kind: &Kind, known: &Version) -> Value {
 }
 
 fn verbs(kind: &Kind) -> &'static [&'static str] {
-    if kind.review { &["create"] } else { VERBS }
+    match kind.review {
+        Some(_) => &["create"],
+        None => VERBS,
+    }
 }
 
 fn sub_verbs(sub: Subresource) -> &'static [&'static str] {

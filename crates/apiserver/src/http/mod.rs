@@ -93,7 +93,7 @@ impl Api {
         });
         registry.open_namespaces().await?;
         registry.adopt_purges();
-        registry.expire_events();
+        registry.expire_objects();
         registry.follow_definitions();
         let (shutdown, _) = tokio::sync::watch::channel(false);
         Ok(Arc::new(Self {

@@ -107,9 +107,9 @@ impl Call<'_> {
         let named = !self.target.name.is_empty();
         let placed = !kind.namespaced || !self.target.namespace.is_empty();
         self.check_fence_is_readable().await?;
-        if kind.review {
+        if let Some(question) = kind.review {
             return match (self.verb, named, placed) {
-                (Verb::Create, false, true) => self.review(body).await,
+                (Verb::Create, false, true) => self.review(question, body).await,
                 _ => Err(Failure::method_not_allowed()),
             };
         }
@@ -141,7 +141,7 @@ impl Call<'_> {
     /// A write may name a Lease in its fence only if its user may read that Lease: the answer tells
     /// about it.
     async fn check_fence_is_readable(&self) -> Result<(), Failure> {
-        if self.target.kind.review || self.verb.is_read() {
+        if self.target.kind.review.is_some() || self.verb.is_read() {
             return Ok(());
         }
         let Some(fence) = options::fence(&self.parts.headers)? else {

@@ -12,7 +12,7 @@ use super::{Body, respond};
 use crate::auth::{Attributes, BoundObject, DEFAULT_AUDIENCE, Target, TokenClaims, User};
 use crate::registry::meta::{metadata, rfc3339};
 use crate::registry::rules::{items, text};
-use crate::registry::{self, Source, Subresource};
+use crate::registry::{self, Review, Source, Subresource};
 use crate::status::{Cause, Failure};
 
 /// Bounds and default of a token's life, in seconds.
@@ -20,7 +20,11 @@ const TOKEN_SECONDS: (i64, i64, i64) = (600, 3_600, 1 << 32);
 
 impl Call<'_> {
     /// Answers a question.
-    pub(super) async fn review<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
+    pub(super) async fn review<B>(
+        &mut self,
+        question: Review,
+        body: B,
+    ) -> Result<Response<Body>, Failure>
     where
         B: hyper::body::Body,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -32,24 +36,24 @@ impl Call<'_> {
             .await?;
         metadata(&mut review);
         let spec = review.get("spec").cloned().unwrap_or_else(|| json!({}));
-        let status = match kind.kind() {
-            "SelfSubjectReview" => {
+        let status = match question {
+            Review::SelfSubject => {
                 let now = rfc3339(Timestamp::now());
                 metadata(&mut review).insert("creationTimestamp".into(), json!(now));
                 json!({"userInfo": user_info(self.user)})
             }
-            "TokenReview" if text(&spec, "/token").is_empty() => {
+            Review::Token if text(&spec, "/token").is_empty() => {
                 return Err(Failure::bad_request(
                     "token is required for TokenReview in authentication",
                 ));
             }
-            "TokenReview" => {
+            Review::Token => {
                 super::list::catch_up(&self.api.registry.store, None).await?;
                 self.review_token(&spec)
             }
-            "SelfSubjectAccessReview" => self.review_access(self.user, &spec)?,
-            "SelfSubjectRulesReview" => self.review_rules(&spec)?,
-            _ => {
+            Review::SelfAccess => self.review_access(self.user, &spec)?,
+            Review::SelfRules => self.review_rules(&spec)?,
+            Review::Access => {
                 let subject = subject(&spec)?;
                 if kind.namespaced
                     && text(&spec, "/resourceAttributes/namespace") != self.target.namespace

@@ -12,7 +12,7 @@ use super::{meta, owners};
 use crate::auth::User;
 use crate::request::Verb;
 use crate::status::{Cause, Failure};
-use crate::store::{Change, Expected, Given, Key, Range, Write};
+use crate::store::{Change, Expected, Given, Key, Write};
 
 /// Number of random names to try for `generateName`.
 const NAME_ATTEMPTS: usize = 8;
@@ -55,7 +55,7 @@ impl Registry {
         owners::default(target, &mut object);
         let owners = owners::updated(target, None, None, &object, sent.as_ref(), options);
         let owners = owners.into_list(None);
-        self.admit(target, &mut object);
+        (target.kind.admit)(self, &mut object);
         let generated = meta::generate_name(&mut object);
         for attempt in 1.. {
             prepare(target, &mut object)?;
@@ -104,7 +104,7 @@ impl Registry {
         self.check_permission(target, user, Verb::Create)?;
         let place = self.check_place(target, target.name)?;
         self.check_grant(target, user, None, &object)?;
-        self.admit(target, &mut object);
+        (target.kind.admit)(self, &mut object);
         let sent = object.pointer("/metadata/resourceVersion").cloned();
         prepare(target, &mut object)?;
         self.settle_new_names(target, &mut object);
@@ -112,44 +112,6 @@ impl Registry {
         give_back_version(&mut object, sent.as_ref(), options);
         self.try_create(target, target.key(), &object, place, options)
             .await
-    }
-
-    /// Sets the default storage class on a claim that names no class.
-    fn admit(&self, target: &Target<'_>, object: &mut Value) {
-        if target.kind.resource() == ("", "persistentvolumeclaims")
-            && object.pointer("/spec/storageClassName").is_none()
-            && !super::rules::volume::has_beta_class(object)
-            && let Some(class) = self.default_storage_class()
-            && let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut)
-        {
-            spec.insert("storageClassName".into(), Value::String(class));
-        }
-    }
-
-    /// Returns the name of the default class. If there are several, the newest one is used.
-    fn default_storage_class(&self) -> Option<String> {
-        let kind = super::find("storage.k8s.io", "storageclasses")?;
-        let range = Range {
-            resource: kind.storage_key(),
-            namespace: None,
-            name: None,
-        };
-        let listing = self.store.list(&range, None).ok()?;
-        let classes = listing
-            .objects
-            .iter()
-            .filter_map(|class| parsed(class).ok());
-        classes
-            .filter(super::columns::storage::is_default)
-            .map(|class| {
-                let since = text(&class, "/metadata/creationTimestamp").to_owned();
-                (
-                    since,
-                    std::cmp::Reverse(text(&class, "/metadata/name").to_owned()),
-                )
-            })
-            .max()
-            .map(|(_, name)| name.0)
     }
 
     /// Creates the object. Returns `None` if an object of that name exists.

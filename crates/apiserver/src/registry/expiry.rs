@@ -1,4 +1,4 @@
-//! Deletes events one hour after their last update.
+//! Deletes objects that expire: events, one hour after their last update.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,8 +17,8 @@ const LIFETIME_SECONDS: i64 = 3_600;
 const PERIOD: Duration = Duration::from_secs(60);
 
 impl Registry {
-    /// Deletes expired events until the registry is dropped.
-    pub(crate) fn expire_events(self: &Arc<Self>) {
+    /// Deletes expired objects until the registry is dropped.
+    pub(crate) fn expire_objects(self: &Arc<Self>) {
         let registry: Weak<Self> = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
@@ -26,24 +26,28 @@ impl Registry {
                 let Some(registry) = registry.upgrade() else {
                     break;
                 };
-                registry.remove_old_events(Timestamp::now()).await;
+                registry.remove_expired(Timestamp::now()).await;
             }
         });
     }
 
-    async fn remove_old_events(self: &Arc<Self>, now: Timestamp) {
-        let kind = super::find("", "events").expect("events are in the table");
-        let range = Range {
-            resource: kind.storage_key(),
-            namespace: None,
-            name: None,
-        };
-        let Ok(listing) = self.store.list(&range, None) else {
-            return;
-        };
-        for object in listing.objects {
-            let old = parsed(&object).is_ok_and(|event| is_old(&event, now));
-            if old {
+    async fn remove_expired(self: &Arc<Self>, now: Timestamp) {
+        for kind in super::all() {
+            let Some(is_expired) = kind.is_expired else {
+                continue;
+            };
+            let range = Range {
+                resource: kind.storage_key(),
+                namespace: None,
+                name: None,
+            };
+            let Ok(listing) = self.store.list(&range, None) else {
+                continue;
+            };
+            for object in listing.objects {
+                if !parsed(&object).is_ok_and(|object| is_expired(&object, now)) {
+                    continue;
+                }
                 let target = Target {
                     kind,
                     version: &kind.versions()[0],
@@ -54,14 +58,15 @@ impl Registry {
                     resource_version: Some(object.revision.to_string()),
                     ..DeleteOptions::default()
                 };
-                // The version precondition keeps an event that was updated in the meantime.
+                // The version precondition keeps an object that was updated in the meantime.
                 _ = self.delete(&target, &unchanged).await;
             }
         }
     }
 }
 
-fn is_old(event: &Value, now: Timestamp) -> bool {
+/// Whether an event was last updated more than its lifetime ago.
+pub(super) fn is_old(event: &Value, now: Timestamp) -> bool {
     let heard = [
         "/metadata/creationTimestamp",
         "/lastTimestamp",
@@ -103,13 +108,9 @@ mod tests {
         let later = |seconds: i64| {
             Timestamp::from_second(Timestamp::now().as_second() + seconds).expect("a time")
         };
-        registry
-            .remove_old_events(later(LIFETIME_SECONDS - 60))
-            .await;
+        registry.remove_expired(later(LIFETIME_SECONDS - 60)).await;
         assert!(registry.get(&target).is_ok(), "not yet");
-        registry
-            .remove_old_events(later(LIFETIME_SECONDS + 1))
-            .await;
+        registry.remove_expired(later(LIFETIME_SECONDS + 1)).await;
         assert!(registry.get(&target).is_err(), "its hour is over");
     }
 

@@ -9,7 +9,7 @@ mod workloads;
 use std::sync::LazyLock;
 
 use super::rules::{self, events};
-use super::{Conversion, Field, Generation, NameRule, Subresource, columns};
+use super::{Conversion, Field, Generation, NameRule, Review, Subresource, columns};
 use crate::crd::definition;
 pub(super) use custom::compile;
 pub(crate) use custom::{CustomVersion, Scale};
@@ -34,7 +34,7 @@ pub(super) const BASE: Kind = Kind {
     namespaced: true,
     is_namespace: false,
     storage: "",
-    review: false,
+    review: None,
     subresources: &[],
     create_on_update: false,
     unconditional_update: true,
@@ -42,16 +42,22 @@ pub(super) const BASE: Kind = Kind {
     orphans: false,
     grants: false,
     graceful: false,
+    status_with_metadata: false,
     generation: Generation::None,
     fields: &[],
     columns: columns::AGE,
     names: NameRule::Subdomain,
     default: rules::nothing_to_default,
+    default_intended: None,
+    admit: rules::nothing_to_admit,
     prepare: rules::nothing_to_default,
     validate: rules::nothing_to_check,
+    preserve: rules::no_change_to_make,
     validate_update: rules::no_change_to_check,
+    check_update: rules::no_change_to_refuse,
     change_status: rules::no_change_to_make,
     validate_status: rules::nothing_to_check,
+    is_expired: None,
     custom: None,
 };
 
@@ -107,6 +113,7 @@ static GENERAL: &[Kind] = &[
         columns: columns::EVENT,
         default: events::default_event,
         validate: events::validate_core,
+        is_expired: Some(super::expiry::is_old),
         ..BASE
     },
     Kind {
@@ -124,6 +131,7 @@ static GENERAL: &[Kind] = &[
         names: NameRule::Label,
         default: rules::namespace::default_namespace,
         prepare: rules::namespace::prepare_namespace,
+        preserve: rules::namespace::keep_finalizers,
         ..BASE
     },
     Kind {
@@ -139,6 +147,7 @@ static GENERAL: &[Kind] = &[
         default: rules::node::default_node,
         prepare: rules::node::prepare_node,
         validate: rules::node::validate_node,
+        status_with_metadata: true,
         ..BASE
     },
     Kind {
@@ -205,8 +214,10 @@ static GENERAL: &[Kind] = &[
         columns: columns::SERVICE,
         names: NameRule::Rfc1035,
         default: rules::service::default_service,
+        default_intended: Some(rules::service::default_meant),
         prepare: rules::service::prepare_service,
         validate: rules::service::validate_service,
+        preserve: rules::service::keep_address,
         validate_update: rules::service::validate_service_update,
         ..BASE
     },
@@ -227,6 +238,7 @@ static GENERAL: &[Kind] = &[
         default: definition::default_definition,
         prepare: definition::prepare_definition,
         validate: definition::validate_definition,
+        preserve: |_, new| definition::note_storage(new),
         validate_update: definition::validate_definition_update,
         ..BASE
     },
@@ -373,6 +385,7 @@ static GENERAL: &[Kind] = &[
         "selfsubjectreviews",
         "selfsubjectreview",
         false,
+        Review::SelfSubject,
     ),
     review(
         AUTHENTICATION,
@@ -380,6 +393,7 @@ static GENERAL: &[Kind] = &[
         "tokenreviews",
         "tokenreview",
         false,
+        Review::Token,
     ),
     review(
         AUTHORIZATION,
@@ -387,6 +401,7 @@ static GENERAL: &[Kind] = &[
         "localsubjectaccessreviews",
         "localsubjectaccessreview",
         true,
+        Review::Access,
     ),
     review(
         AUTHORIZATION,
@@ -394,6 +409,7 @@ static GENERAL: &[Kind] = &[
         "selfsubjectaccessreviews",
         "selfsubjectaccessreview",
         false,
+        Review::SelfAccess,
     ),
     review(
         AUTHORIZATION,
@@ -401,6 +417,7 @@ static GENERAL: &[Kind] = &[
         "selfsubjectrulesreviews",
         "selfsubjectrulesreview",
         false,
+        Review::SelfRules,
     ),
     review(
         AUTHORIZATION,
@@ -408,6 +425,7 @@ static GENERAL: &[Kind] = &[
         "subjectaccessreviews",
         "subjectaccessreview",
         false,
+        Review::Access,
     ),
 ];
 
@@ -418,6 +436,7 @@ const fn review(
     plural: &'static str,
     singular: &'static str,
     namespaced: bool,
+    question: Review,
 ) -> Kind {
     Kind {
         group,
@@ -425,7 +444,7 @@ const fn review(
         plural,
         singular,
         namespaced,
-        review: true,
+        review: Some(question),
         storage: "review/none",
         ..BASE
     }

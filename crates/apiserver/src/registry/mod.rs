@@ -1,8 +1,9 @@
 //! The table of kinds, and the verbs on their objects.
 //!
 //! A new kind is one entry in [`kinds`] plus, where needed, functions for defaults and validation. The verbs depend on
-//! the table alone, with one exception: creating a claim without a storage class sets the default class.
+//! the table alone.
 
+mod claims;
 pub(crate) mod columns;
 mod create;
 mod definitions;
@@ -40,6 +41,21 @@ pub(crate) enum Generation {
     Labels,
     /// Changes of content, starting without a value: a new object has no generation.
     Changes,
+}
+
+/// The question that a review asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Review {
+    /// The user of the request.
+    SelfSubject,
+    /// The user of a token.
+    Token,
+    /// Whether the user of the request may do something.
+    SelfAccess,
+    /// What the user of the request may do in a namespace.
+    SelfRules,
+    /// Whether another user may do something.
+    Access,
 }
 
 /// A lossless conversion between the stored version and another version.
@@ -253,7 +269,11 @@ mod tests {
             assert_eq!(kind.plural(), kind.plural().to_lowercase());
             assert_eq!(kind.singular(), kind.kind().to_lowercase());
             let (_, stored) = kind.storage().split_once('/').expect("group/plural");
-            assert!(kind.review || stored == kind.plural(), "{}", kind.storage());
+            assert!(
+                kind.review.is_some() || stored == kind.plural(),
+                "{}",
+                kind.storage()
+            );
             assert!(find(kind.group(), kind.plural()).is_some());
         }
         assert!(find("nope", "leases").is_none());

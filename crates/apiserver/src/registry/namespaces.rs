@@ -198,7 +198,7 @@ impl Registry {
         let stored = served
             .kinds()
             .into_iter()
-            .filter(|kind| kind.namespaced && !kind.review);
+            .filter(|kind| kind.namespaced && kind.review.is_none());
         for kind in stored {
             let content = self.content(kind, name);
             // No object is created in a namespace that is being deleted. Therefore, if the uid is still the same, the

@@ -114,10 +114,9 @@ impl Meant {
 
 /// Applies the defaults that a client implies by omitting a field, but no values that the server assigns.
 pub(super) fn default(target: &Target<'_>, object: &mut Value) {
-    match target.kind.resource() {
-        ("", "services") => super::rules::service::default_meant(object),
-        ("", "persistentvolumeclaims") => super::rules::volume::default_meant(object),
-        _ => target.default(object),
+    match target.kind.default_intended {
+        Some(default) => default(object),
+        None => target.default(object),
     }
 }
 
@@ -305,9 +304,7 @@ fn reset(target: &Target<'_>, subresource: Option<Subresource>) -> Set {
             Set::of(&[&["metadata"], &["spec"]])
         }
         None if target.has_status() => Set::of(&[&["status"]]),
-        Some(Subresource::Status) if target.kind.resource() == ("", "nodes") => {
-            Set::of(&[&["spec"]])
-        }
+        Some(Subresource::Status) if target.kind.status_with_metadata => Set::of(&[&["spec"]]),
         Some(Subresource::Status) => Set::of(&[
             &["spec"],
             &["metadata", "labels"],

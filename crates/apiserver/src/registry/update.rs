@@ -8,10 +8,9 @@ use serde_json::{Value, json};
 
 use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
 use super::owners::{self, Configuration, Meant};
-use super::rules::{at, items, service, text, volume};
+use super::rules::{at, items, text};
 use super::{Generation, Subresource, meta};
 use crate::auth::User;
-use crate::crd::definition;
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Object};
 
@@ -130,7 +129,7 @@ impl Registry {
             owners::put(&mut new, owners);
             if subresource.is_none() {
                 self.check_grant(target, user, Some(&old), &new)?;
-                self.check_resize(target, &old, &new)?;
+                (target.kind.check_update)(self, target, &old, &new)?;
             }
             if unchanged || options.dry_run {
                 if !self.is_current(&current).await? {
@@ -186,36 +185,6 @@ impl Registry {
         if let Some(shown) = shown.filter(|shown| shown.revision == stored.revision) {
             self.recent.keep(&shown, value);
         }
-    }
-
-    /// Rejects the growth of a claim unless its class allows volume expansion.
-    fn check_resize(&self, target: &Target<'_>, old: &Value, new: &Value) -> Result<(), Failure> {
-        let resource = target.kind.resource();
-        if resource != ("", "persistentvolumeclaims") || !volume::grows(old, new) {
-            return Ok(());
-        }
-        let classes = super::find("storage.k8s.io", "storageclasses");
-        let class = classes.and_then(|kind| {
-            let class = Target {
-                kind,
-                version: &kind.versions()[0],
-                namespace: "",
-                name: text(new, "/spec/storageClassName"),
-            };
-            self.store.get(&class.key())
-        });
-        let class = class
-            .and_then(|class| parsed(&class).ok())
-            .unwrap_or_default();
-        if class["allowVolumeExpansion"] == true {
-            return Ok(());
-        }
-        let name = target.name;
-        let message = format!(
-            "persistentvolumeclaims {name:?} is forbidden: only dynamically provisioned pvc can be \
-             resized and the storageclass that provisions the pvc must support resize"
-        );
-        Err(Failure::about(403, "Forbidden", resource, name, message))
     }
 }
 
@@ -304,8 +273,7 @@ fn prepare(
             if target.version.custom.is_some() {
                 // The status of a custom object can change only the owners in the metadata.
                 keep(old, &mut new, "metadata");
-            } else if kind.resource() != ("", "nodes") {
-                // A kubelet writes the labels of its node with the status.
+            } else if !kind.status_with_metadata {
                 keep_identity(old, &mut new);
             }
             (kind.change_status)(old, &mut new);
@@ -320,15 +288,7 @@ fn prepare(
             if target.has_status() {
                 keep(old, &mut new, "status");
             }
-            if kind.is_namespace {
-                keep_spec_finalizers(old, &mut new);
-            }
-            if kind.resource() == ("", "services") {
-                service::keep_address(old, &mut new);
-            }
-            if kind.is_definition() {
-                definition::note_storage(&mut new);
-            }
+            (kind.preserve)(old, &mut new);
         }
     }
     target.default(&mut new);
@@ -427,23 +387,6 @@ fn check_ephemeral(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
         };
         let why = format!("existing ephemeral containers {name:?} may not be {what}\n");
         causes.push(Cause::forbidden("spec.ephemeralContainers", &why));
-    }
-}
-
-fn keep_spec_finalizers(old: &Value, new: &mut Value) {
-    let was = old.pointer("/spec/finalizers").cloned();
-    let Some(map) = new.as_object_mut() else {
-        return;
-    };
-    let spec = map.entry("spec").or_insert(Value::Null);
-    if !spec.is_object() {
-        *spec = json!({});
-    }
-    match was {
-        Some(was) => spec["finalizers"] = was,
-        None => {
-            spec.as_object_mut().map(|spec| spec.remove("finalizers"));
-        }
     }
 }
 

@@ -7,13 +7,15 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::custom::{CustomKind, CustomVersion};
 use crate::registry::{
-    Column, Conversion, Field, Fields, Generation, NameRule, Subresource, group_version,
+    Column, Conversion, Field, Fields, Generation, NameRule, Registry, Review, Subresource, Target,
+    group_version,
 };
-use crate::status::Cause;
+use crate::status::{Cause, Failure};
 
 /// One entry of the table of kinds.
 pub(crate) struct Kind {
@@ -37,8 +39,8 @@ pub(crate) struct Kind {
     pub(crate) is_namespace: bool,
     /// Storage name, `group/plural`. Kinds that are two views of the same objects share it.
     pub(super) storage: &'static str,
-    /// Whether the kind is a review: it supports only `create`, which is answered and not stored.
-    pub(crate) review: bool,
+    /// The question, if the kind is a review: it supports only `create`, which is answered and not stored.
+    pub(crate) review: Option<Review>,
     /// Subresources, if the kind is built in.
     pub(crate) subresources: &'static [Subresource],
     /// Whether PUT to an absent name creates the object.
@@ -53,6 +55,9 @@ pub(crate) struct Kind {
     pub(crate) grants: bool,
     /// Whether deletion waits for a grace period.
     pub(crate) graceful: bool,
+    /// Whether a write of the status can change labels, owners and finalizers too. A kubelet writes the labels of its
+    /// node with the status.
+    pub(crate) status_with_metadata: bool,
     /// The changes that `metadata.generation` counts.
     pub(crate) generation: Generation,
     /// Field selectors beyond `metadata.name` and `metadata.namespace`, if the kind is built in.
@@ -63,16 +68,26 @@ pub(crate) struct Kind {
     pub(crate) names: NameRule,
     /// Applies defaults. Must be idempotent, because it runs on every write.
     pub(crate) default: fn(&mut Value),
+    /// Applies the defaults that a client implies by omitting a field, if `default` also assigns values of the server.
+    pub(crate) default_intended: Option<fn(&mut Value)>,
+    /// Sets values of a new object that depend on other objects.
+    pub(crate) admit: fn(&Registry, &mut Value),
     /// Changes a new object before validation.
     pub(crate) prepare: fn(&mut Value),
     /// Validates an object.
     pub(crate) validate: fn(&Value, &mut Vec<Cause>),
+    /// Preserves members that an update of the object cannot change, old to new, before defaults.
+    pub(crate) preserve: fn(&Value, &mut Value),
     /// Validates a change, old to new, after `validate`.
     pub(crate) validate_update: fn(&Value, &Value, &mut Vec<Cause>),
+    /// Rejects a change, old to new, that other objects do not allow.
+    pub(crate) check_update: fn(&Registry, &Target<'_>, &Value, &Value) -> Result<(), Failure>,
     /// Completes a change of the status, old to new.
     pub(crate) change_status: fn(&Value, &mut Value),
     /// Validates an object whose status was changed.
     pub(crate) validate_status: fn(&Value, &mut Vec<Cause>),
+    /// Whether an object has expired at a given time, for kinds whose objects expire.
+    pub(crate) is_expired: Option<fn(&Value, Timestamp) -> bool>,
     /// The texts of a custom kind, which replace those above.
     pub(super) custom: Option<Box<CustomKind>>,
 }
@@ -98,7 +113,7 @@ impl Kind {
     /// `(group, kind)`, the form used in errors about fields, with the group of the stored form.
     pub(crate) fn group_kind(&self) -> (&str, &str) {
         match self.storage().split_once('/') {
-            Some((group, _)) if !self.review => (group, self.kind()),
+            Some((group, _)) if self.review.is_none() => (group, self.kind()),
             _ => (self.group(), self.kind()),
         }
     }

@@ -1,6 +1,7 @@
 //! Volumes, claims, and the group `storage.k8s.io`.
 
 use super::{BASE, Kind};
+use crate::registry::claims;
 use crate::registry::columns::storage as columns;
 use crate::registry::rules::{storage, volume};
 use crate::registry::{Generation, Subresource};
@@ -43,9 +44,12 @@ pub(super) static KINDS: &[Kind] = &[
         subresources: &[Subresource::Status],
         columns: columns::CLAIM,
         default: volume::default_claim,
+        default_intended: Some(volume::default_meant),
+        admit: claims::admit,
         prepare: volume::prepare_claim,
         validate: volume::validate_claim,
         validate_update: volume::validate_claim_update,
+        check_update: claims::check_resize,
         validate_status: volume::validate_claim_status,
         ..BASE
     },

@@ -21,14 +21,26 @@ pub(crate) mod volume;
 
 use serde_json::{Map, Value, json};
 
+use super::{Registry, Target};
 pub(crate) use crate::json::{at, entries, items, text};
-use crate::status::Cause;
+use crate::status::{Cause, Failure};
 
 pub(super) fn nothing_to_default(_: &mut Value) {}
 
 pub(super) fn nothing_to_check(_: &Value, _: &mut Vec<Cause>) {}
 
 pub(super) fn no_change_to_make(_: &Value, _: &mut Value) {}
+
+pub(super) fn nothing_to_admit(_: &Registry, _: &mut Value) {}
+
+pub(super) fn no_change_to_refuse(
+    _: &Registry,
+    _: &Target<'_>,
+    _: &Value,
+    _: &Value,
+) -> Result<(), Failure> {
+    Ok(())
+}
 
 pub(super) fn no_change_to_check(_: &Value, _: &Value, _: &mut Vec<Cause>) {}
 

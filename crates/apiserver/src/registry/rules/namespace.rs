@@ -44,6 +44,24 @@ pub(in crate::registry) fn prepare_namespace(namespace: &mut Value) {
     }
 }
 
+/// Preserves the finalizers of the spec, which only the subresource `finalize` changes.
+pub(crate) fn keep_finalizers(old: &Value, new: &mut Value) {
+    let was = old.pointer("/spec/finalizers").cloned();
+    let Some(map) = new.as_object_mut() else {
+        return;
+    };
+    let spec = map.entry("spec").or_insert(Value::Null);
+    if !spec.is_object() {
+        *spec = json!({});
+    }
+    match was {
+        Some(was) => spec["finalizers"] = was,
+        None => {
+            spec.as_object_mut().map(|spec| spec.remove("finalizers"));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
