@@ -20,7 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-host", &[]),
     (
         "tenure-manager",
-        &["tenure-core", "tenure-lock", "tenure", "tenure-exposition"],
+        &["tenure-core", "tenure-lock", "tenure", "tenure-exposition", "tenure-host"],
     ),
     (
         "tenure-server",
@@ -34,6 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure",
             "tenure-csi",
             "tenure-exposition",
+            "tenure-host",
             "tenure-manager",
         ],
     ),

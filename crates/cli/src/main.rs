@@ -26,7 +26,6 @@ mod output;
 mod page;
 mod rbac;
 mod say;
-mod seats;
 mod signals;
 mod terms;
 mod usage;

@@ -1,26 +1,20 @@
 //! The health and metrics listeners.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use tenure_exposition::expose;
+use tenure_host::listener::Listener;
+use tenure_host::seats::Seats;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::health::Checks;
-
-/// Time for a client to send its request.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Content of a listener.
 #[derive(Clone, Debug)]
@@ -40,32 +34,18 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
 }
 
 /// Serves until stopped.
-pub(crate) async fn serve(listener: TcpListener, site: Site, stop: CancellationToken) {
-    loop {
-        let accepted = tokio::select! {
-            () = stop.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
-        let Ok((stream, _)) = accepted else {
-            // No file descriptors are left; waits for other connections to end.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let (site, stop) = (site.clone(), stop.clone());
-        tokio::spawn(async move {
-            let service = service_fn(move |request| {
-                let answer = site.answer(&request);
-                async move { Ok::<_, Infallible>(answer) }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(PATIENCE)
-                .serve_connection(TokioIo::new(stream), service);
-            tokio::select! {
-                () = stop.cancelled() => {}
-                _ = connection => {}
-            }
-        });
+pub(crate) async fn serve(
+    listener: TcpListener,
+    site: Site,
+    seats: Arc<Seats>,
+    stop: CancellationToken,
+) {
+    let served = Listener::Tcp(listener).serve(seats, move |request, _| {
+        std::future::ready(site.answer(&request))
+    });
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = served => {}
     }
 }
 

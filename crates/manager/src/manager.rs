@@ -14,6 +14,7 @@ use std::time::Duration;
 use kube::{Client, Config};
 use prometheus_client::registry::Registry;
 use tenure::{Elector, Handle};
+use tenure_host::seats::Seats;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -175,10 +176,12 @@ impl Manager {
         let http_stop = CancellationToken::new();
         let mut listeners = JoinSet::new();
         let mut addresses = Vec::new();
+        let seats = Seats::new();
         for (address, site) in self.sites() {
             let listener = http::bind(address).await?;
             addresses.extend(listener.local_addr());
-            listeners.spawn(http::serve(listener, site, http_stop.clone()));
+            let (seats, stop) = (seats.clone(), http_stop.clone());
+            listeners.spawn(http::serve(listener, site, seats, stop));
         }
         self.bound.send_replace(addresses);
         Ok(Whole {

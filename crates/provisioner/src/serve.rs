@@ -1,19 +1,17 @@
 //! `--http-endpoint`: metrics and the health of the election.
 
-use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::body::Bytes;
 use prometheus_client::registry::Registry;
 use tenure::HealthAdaptor;
 use tenure_exposition::expose;
+use tenure_host::listener::Listener;
+use tenure_host::seats::Seats;
 use tokio::net::TcpListener;
 
 use crate::options::Http;
@@ -49,28 +47,11 @@ pub(crate) async fn listen(site: Site) -> io::Result<()> {
     };
     let listener = TcpListener::bind(&address).await?;
     let site = Arc::new(site);
-    tokio::spawn(async move {
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                tokio::task::yield_now().await;
-                continue;
-            };
-            let site = site.clone();
-            tokio::spawn(async move {
-                let service = service_fn(move |request: Request<Incoming>| {
-                    let path = request.uri().path();
-                    let answer = site.answer(request.method(), path, request.headers());
-                    async move { Ok::<_, Infallible>(answer) }
-                });
-                // An error of one connection does not affect the others.
-                _ = http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(Duration::from_secs(10))
-                    .serve_connection(TokioIo::new(stream), service)
-                    .await;
-            });
-        }
+    let served = Listener::Tcp(listener).serve(Seats::new(), move |request, _| {
+        let answer = site.answer(request.method(), request.uri().path(), request.headers());
+        std::future::ready(answer)
     });
+    tokio::spawn(served);
     Ok(())
 }
 

@@ -1,29 +1,21 @@
 //! `tenure ui`: serves the page for the user who started it.
 
-use std::convert::Infallible;
-use std::net::IpAddr;
-use std::sync::Arc;
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Args;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use ring::rand::{SecureRandom, SystemRandom};
 use tenure_host::browser::Hosts;
-use tokio::net::{TcpListener, TcpStream};
+use tenure_host::listener::Listener;
+use tenure_host::seats::Seats;
+use tokio::net::TcpListener;
 
 use crate::connect::Connect;
 use crate::hosts;
 use crate::page::{Body, Door, PREFIX, Page};
-use crate::seats::{Seat, Seats};
 use crate::signals::Signals;
 
 /// Show elections in a browser
@@ -62,20 +54,19 @@ impl Ui {
             config: Box::new(config),
             namespace: self.namespace,
         });
-        let seats = Seats::new();
         let hosts = hosts::of(&listener, &self.listen, &self.allowed_host);
-        loop {
-            tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => {
-                        let seat = seats.admit(Some(peer.ip()));
-                        serve(stream, page.clone(), hosts.clone(), peer.ip(), seat);
-                    }
-                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-                },
-                _ = signals.end() => return Ok(0),
-            }
+        let served = Listener::Tcp(listener).serve(Seats::new(), move |request, seat| {
+            let (page, hosts) = (page.clone(), hosts.clone());
+            let mut parts = request.into_parts().0;
+            parts.extensions.insert(seat.address());
+            parts.extensions.insert(seat);
+            async move { answer(&page, hosts.as_deref(), &parts).await }
+        });
+        tokio::select! {
+            () = served => {}
+            _ = signals.end() => {}
         }
+        Ok(0)
     }
 }
 
@@ -85,34 +76,6 @@ fn secret() -> Result<String> {
     let filled = SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| anyhow::anyhow!("cannot get random numbers from the system"))?;
     Ok(URL_SAFE_NO_PAD.encode(bytes))
-}
-
-fn serve(
-    stream: TcpStream,
-    page: Page,
-    hosts: Option<Arc<Hosts>>,
-    address: IpAddr,
-    seat: Arc<Seat>,
-) {
-    tokio::spawn(async move {
-        let own = Arc::clone(&seat);
-        let service = service_fn(move |request: Request<Incoming>| {
-            let (page, hosts) = (page.clone(), hosts.clone());
-            let mut parts = request.into_parts().0;
-            parts.extensions.insert(Arc::clone(&own));
-            parts.extensions.insert(Some(address));
-            async move { Ok::<_, Infallible>(answer(&page, hosts.as_deref(), &parts).await) }
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(Duration::from_secs(10))
-            .serve_connection(TokioIo::new(stream), service);
-        tokio::select! {
-            // A disconnected browser is not an error.
-            _ = connection => {}
-            () = seat.replaced() => {}
-        }
-    });
 }
 
 async fn answer(page: &Page, hosts: Option<&Hosts>, parts: &Parts) -> Response<Body> {

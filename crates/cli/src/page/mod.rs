@@ -23,12 +23,12 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use tenure_lock::LockKind;
+use tenure_host::seats::{Seat, StreamSeat, Streams};
 use tokio::sync::mpsc;
 
 use crate::api;
 use crate::board::Board;
 use crate::elections;
-use crate::seats::{Seat, StreamSeat, Streams};
 use feed::Hello;
 
 #[cfg(feature = "server")]

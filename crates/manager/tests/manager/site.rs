@@ -160,3 +160,22 @@ fn panicking(name: &str) -> Runnable {
         assert!(scope.name().is_empty(), "oh");
     })
 }
+
+#[tokio::test]
+async fn idle_connections_do_not_keep_a_probe_away() {
+    let server = TestServer::start().await.unwrap();
+    let free = SocketAddr::from(([127, 0, 0, 1], 0));
+    let manager = quick(&server).await.probe_address(free).build().unwrap();
+    let mut bound = manager.addresses();
+    let running = Running::start(manager);
+    let probes = bound.wait_for(|all| all.len() == 1).await.unwrap()[0];
+    let mut idle = Vec::new();
+    // Four times as many as one address may have.
+    for _ in 0..128 {
+        idle.push(tokio::net::TcpStream::connect(probes).await.unwrap());
+    }
+    assert_eq!(get(probes, "/healthz").await, (200, "ok".into()));
+    let read = idle[0].read(&mut [0; 1]).await;
+    assert!(matches!(read, Ok(0) | Err(_)), "the oldest is closed");
+    running.stop().await.unwrap();
+}

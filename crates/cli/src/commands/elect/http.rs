@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::fs::Permissions;
 use std::future::Future;
 use std::io::ErrorKind;
-use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
@@ -17,25 +16,19 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tenure_host::browser::Hosts;
-use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tenure_host::listener::Listener;
+use tenure_host::seats::{Seat, Seats};
+use tokio::net::{TcpListener, UnixListener};
 
-use super::prompt::Prompt;
 use super::view::View;
 use crate::hosts;
 use crate::page::Page;
-use crate::seats::{Seat, Seats};
 
 /// Time after the end of its lease at which `/livez` of a leader fails (client-go's watchdog).
 const TOLERANCE: Duration = Duration::from_secs(20);
-
-/// A client that accepts no data for this long is disconnected, so that others can connect.
-const SLOWEST: Duration = Duration::from_secs(30);
 
 /// Interval of comment lines, which keep idle event streams open through proxies.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -140,93 +133,45 @@ fn bind_socket(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
 pub(crate) async fn listen(
     address: &Address,
     mode: u32,
-    site: Site,
-) -> Result<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>> {
-    match address {
+    mut site: Site,
+) -> Result<impl Future<Output = ()> + Send + use<>> {
+    let listener = match address {
         Address::Tcp(address) => {
             let listener = TcpListener::bind(address).await;
             let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
-            let site = Site {
-                hosts: hosts::of(&listener, address, &site.names),
-                ..site
-            };
-            Ok(Box::pin(async move {
-                loop {
-                    match listener.accept().await {
-                        Ok((stream, peer)) => {
-                            expect_acknowledgements(&stream);
-                            serve(stream, site.clone(), Some(peer.ip()));
-                        }
-                        Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-                    }
-                }
-            }))
+            site.hosts = hosts::of(&listener, address, &site.names);
+            Listener::Tcp(listener)
         }
         Address::Unix(path) => {
             let listener = bind_socket(path, mode);
-            let listener =
-                listener.with_context(|| format!("cannot listen on {}", path.display()))?;
-            Ok(Box::pin(async move {
-                loop {
-                    match listener.accept().await {
-                        Ok((stream, _)) => serve(stream, site.clone(), None),
-                        Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-                    }
-                }
-            }))
+            Listener::Unix(
+                listener.with_context(|| format!("cannot listen on {}", path.display()))?,
+            )
         }
-    }
-}
-
-/// Serves a connection; `address` is `None` for a client of a unix socket.
-fn serve<S>(stream: S, site: Site, address: Option<IpAddr>)
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-{
-    let seat = site.seats.admit(address);
-    tokio::spawn(async move {
-        let own = Arc::clone(&seat);
-        let service = service_fn(move |request: Request<Incoming>| {
-            let (site, seat) = (site.clone(), Arc::clone(&own));
-            async move {
-                if let Some(refused) = site.refusal(&request) {
-                    return Ok::<_, Infallible>(refused);
-                }
-                if site.parts.leader && Page::has(request.uri().path()) {
-                    let mut parts = request.into_parts().0;
-                    parts.extensions.insert(seat);
-                    parts.extensions.insert(address);
-                    return Ok(site.page.answer(&parts).await);
-                }
-                Ok(site.answer(&request, address.is_none(), &seat))
-            }
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(Duration::from_secs(10))
-            .serve_connection(TokioIo::new(Prompt::new(stream, SLOWEST)), service);
-        tokio::select! {
-            // A client that disconnects, or never completes its request, is ignored.
-            _ = connection => {}
-            () = seat.replaced() => {}
-        }
-    });
-}
-
-/// Limits the time without acknowledgements. Otherwise the kernel would retransmit to an unreachable machine for a
-/// quarter of an hour.
-fn expect_acknowledgements(stream: &TcpStream) {
-    #[cfg(target_os = "linux")]
-    {
-        let limit = u32::try_from(SLOWEST.as_millis()).unwrap_or(u32::MAX);
-        // Without the option the connection only lasts longer.
-        let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, limit);
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = stream;
+    };
+    let seats = Arc::clone(&site.seats);
+    Ok(listener.serve(seats, move |request, seat| {
+        let site = site.clone();
+        async move { site.handle(request, seat).await }
+    }))
 }
 
 impl Site {
+    async fn handle(self, request: Request<Incoming>, seat: Arc<Seat>) -> Response<Body> {
+        if let Some(refused) = self.refusal(&request) {
+            return refused;
+        }
+        // A client of a unix socket has no address.
+        let address = seat.address();
+        if self.parts.leader && Page::has(request.uri().path()) {
+            let mut parts = request.into_parts().0;
+            parts.extensions.insert(seat);
+            parts.extensions.insert(address);
+            return self.page.answer(&parts).await;
+        }
+        self.answer(&request, address.is_none(), &seat)
+    }
+
     /// Rejects a request that a web page of another site could have sent.
     fn refusal(&self, request: &Request<Incoming>) -> Option<Response<Body>> {
         let hosts = self.hosts.as_ref()?;

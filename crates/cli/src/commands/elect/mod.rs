@@ -7,7 +7,6 @@ mod http;
 mod life;
 mod needs;
 mod outlets;
-mod prompt;
 mod sidecar;
 mod view;
 
@@ -22,6 +21,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use tenure::metrics::Registry;
 use tenure::{Elector, Metrics, Overrun};
 use tenure_exposition::expose;
+use tenure_host::seats::Seats;
 use tenure_lock::duration::format as span;
 use tokio::sync::watch;
 
@@ -34,7 +34,6 @@ use crate::output;
 use crate::page::{Door, Page};
 use crate::rbac;
 use crate::say::Voice;
-use crate::seats::Seats;
 use crate::signals::Signals;
 use crate::waiting::Limit;
 pub(crate) use args::Elect;

@@ -15,8 +15,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_host::address::network;
 use tokio::sync::Notify;
+
+use crate::address::network;
 
 /// Connections without a stream: of all clients, and of one address.
 const SHORT: (usize, usize) = (128, 32);
@@ -28,7 +29,7 @@ type Client = Option<IpAddr>;
 
 /// Counts open streams.
 #[derive(Debug)]
-pub(crate) struct Streams {
+pub struct Streams {
     most: usize,
     most_each: usize,
     open: Mutex<HashMap<Client, usize>>,
@@ -36,14 +37,15 @@ pub(crate) struct Streams {
 
 /// An open stream, until dropped.
 #[derive(Debug)]
-pub(crate) struct StreamSeat {
+pub struct StreamSeat {
     streams: Arc<Streams>,
     client: Client,
 }
 
 impl Streams {
     /// Allows `most` streams, and `most_each` of one address.
-    pub(crate) fn new(most: usize, most_each: usize) -> Arc<Self> {
+    #[must_use]
+    pub fn new(most: usize, most_each: usize) -> Arc<Self> {
         Arc::new(Self {
             most,
             most_each,
@@ -52,7 +54,7 @@ impl Streams {
     }
 
     /// Counts a stream, or returns `None` if the client must try later.
-    pub(crate) fn take(self: &Arc<Self>, address: Option<IpAddr>) -> Option<StreamSeat> {
+    pub fn take(self: &Arc<Self>, address: Option<IpAddr>) -> Option<StreamSeat> {
         let client = address.map(network);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // One entry per address with an open stream, so at most `most`.
@@ -84,7 +86,7 @@ impl Drop for StreamSeat {
 
 /// The seats of all listeners of a process.
 #[derive(Debug)]
-pub(crate) struct Seats {
+pub struct Seats {
     streams: Arc<Streams>,
     table: Mutex<Table>,
 }
@@ -97,7 +99,9 @@ struct Table {
 }
 
 impl Seats {
-    pub(crate) fn new() -> Arc<Self> {
+    /// Returns the seats of a process, all free.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
         Arc::new(Self {
             streams: Streams::new(STREAMS.0, STREAMS.1),
             table: Mutex::default(),
@@ -109,7 +113,8 @@ impl Seats {
     }
 
     /// Seats a new connection. Closes another connection if too many are open.
-    pub(crate) fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Arc<Seat> {
+    #[must_use]
+    pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Arc<Seat> {
         let client = address.map(network);
         let close = Arc::new(Notify::new());
         let mut table = self.lock();
@@ -123,7 +128,7 @@ impl Seats {
         drop(table);
         Arc::new(Seat {
             seats: Arc::clone(self),
-            client,
+            address,
             number,
             close,
         })
@@ -152,23 +157,29 @@ impl Table {
 
 /// One open connection, until dropped.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub struct Seat {
     seats: Arc<Seats>,
-    client: Client,
+    address: Option<IpAddr>,
     number: u64,
     close: Arc<Notify>,
 }
 
 impl Seat {
+    /// Returns the address of the client; `None` for a client of a unix socket.
+    #[must_use]
+    pub fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
     /// Resolves when the connection must end in favour of another one.
-    pub(crate) async fn replaced(&self) {
+    pub async fn replaced(&self) {
         self.close.notified().await;
     }
 
     /// Exchanges the short seat for that of a stream, or returns `None` if the client must try later. The connection must
     /// end with the stream.
-    pub(crate) fn stream(&self) -> Option<StreamSeat> {
-        let stream = self.seats.streams.take(self.client)?;
+    pub fn stream(&self) -> Option<StreamSeat> {
+        let stream = self.seats.streams.take(self.address)?;
         self.leave();
         Some(stream)
     }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 /// A stream with a limit for every write.
-pub(super) struct Prompt<S> {
+pub(crate) struct Prompt<S> {
     stream: S,
     limit: Duration,
     /// Runs while a write is blocked.
@@ -18,7 +18,7 @@ pub(super) struct Prompt<S> {
 }
 
 impl<S> Prompt<S> {
-    pub(super) fn new(stream: S, limit: Duration) -> Self {
+    pub(crate) fn new(stream: S, limit: Duration) -> Self {
         Self {
             stream,
             limit,
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_takes_nothing_is_given_up_and_whoever_reads_is_not() {
+    async fn blocked_write_ends_and_slow_reader_is_served() {
         let (near, mut far) = tokio::io::duplex(16);
         let mut prompt = Prompt::new(near, Duration::from_millis(20));
         let stuck = prompt.write_all(&[0; 64]).await.unwrap_err();
