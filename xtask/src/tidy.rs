@@ -18,15 +18,24 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure", &["tenure-core", "tenure-lock"]),
     ("tenure-exposition", &[]),
     ("tenure-host", &[]),
+    ("tenure-quantity", &[]),
     (
         "tenure-manager",
         &["tenure-core", "tenure-lock", "tenure", "tenure-exposition", "tenure-host"],
     ),
     (
         "tenure-server",
-        &["tenure", "tenure-manager", "tenure-apiserver"],
+        &[
+            "tenure",
+            "tenure-manager",
+            "tenure-apiserver",
+            "tenure-quantity",
+        ],
     ),
-    ("tenure-apiserver", &["tenure-exposition", "tenure-host"]),
+    (
+        "tenure-apiserver",
+        &["tenure-exposition", "tenure-host", "tenure-quantity"],
+    ),
     ("tenure-csi", &[]),
     (
         "tenure-provisioner",
@@ -36,6 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-exposition",
             "tenure-host",
             "tenure-manager",
+            "tenure-quantity",
         ],
     ),
     ("tenure-sim", &["tenure-core", "tenure-lock", "tenure"]),

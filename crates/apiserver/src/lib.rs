@@ -47,7 +47,6 @@ pub mod names;
 pub mod patch;
 pub mod pki;
 pub mod protobuf;
-pub mod quantity;
 mod registry;
 pub mod request;
 pub mod respond;
@@ -61,4 +60,5 @@ pub mod test_server;
 pub mod timestamp;
 pub mod tls;
 
+pub use tenure_quantity as quantity;
 pub use test_server::TestServer;

@@ -22,9 +22,8 @@ use crate::cluster::{Cluster, ClusterError};
 use crate::controller::{keys, lock};
 use crate::informers::Caches;
 use crate::metrics::CapacityMetrics;
-use crate::objects::{Class, StorageCapacity};
+use crate::objects::{Class, StorageCapacity, bytes, quantity};
 use crate::options::Capacity;
-use crate::quantity;
 use crate::topology::{Term, term_of};
 
 /// The subject of one CSIStorageCapacity: a topology segment and a class.
@@ -236,8 +235,8 @@ impl Capacities {
         };
         let answer = self.driver.get_capacity(request).await;
         let answer = answer.map_err(|error| error.to_string())?;
-        let capacity = quantity::format(answer.available_capacity.max(0));
-        let largest = answer.maximum_volume_size.map(quantity::format);
+        let capacity = quantity(answer.available_capacity.max(0));
+        let largest = answer.maximum_volume_size.map(quantity);
         let written = match published.first() {
             Some(object) if self.says(object, &capacity, largest.as_ref()) => return Ok(()),
             object => {
@@ -260,8 +259,8 @@ impl Capacities {
     }
 
     fn says(&self, object: &StorageCapacity, capacity: &str, largest: Option<&String>) -> bool {
-        let size = |text: Option<&String>| text.and_then(|text| quantity::parse(text).ok());
-        size(object.capacity.as_ref()) == quantity::parse(capacity).ok()
+        let size = |text: Option<&String>| text.and_then(|text| bytes(text).ok());
+        size(object.capacity.as_ref()) == bytes(capacity).ok()
             && size(object.maximum_volume_size.as_ref()) == size(largest)
             && self.is_ours(object)
     }

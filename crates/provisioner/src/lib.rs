@@ -44,7 +44,6 @@ mod options;
 mod parameters;
 mod plan;
 mod provision;
-mod quantity;
 mod run;
 mod secrets;
 mod serve;

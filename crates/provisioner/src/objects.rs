@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use tenure_manager::lean::or_default;
 use tenure_manager::lean_kind;
+use tenure_quantity::Quantity;
 
 use crate::names::{
     ALPHA_SELECTED_NODE, BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, LAST_APPLIED, SELECTED_NODE,
@@ -214,7 +215,7 @@ impl Claim {
     /// Returns the requested size in bytes, or 0 if there is none.
     pub(crate) fn requested(&self) -> Result<i64, String> {
         let quantity = self.spec.resources.requests.get("storage");
-        quantity.map_or(Ok(0), |quantity| crate::quantity::parse(quantity))
+        quantity.map_or(Ok(0), |quantity| bytes(quantity))
     }
 
     pub(crate) fn is_block(&self) -> bool {
@@ -583,6 +584,18 @@ pub(crate) fn has_finalizer(meta: &ObjectMeta, name: &str) -> bool {
         .iter()
         .flatten()
         .any(|finalizer| finalizer == name)
+}
+
+/// Returns the bytes of a quantity, rounded up.
+pub(crate) fn bytes(text: &str) -> Result<i64, String> {
+    let quantity = text.parse::<Quantity>();
+    let quantity = quantity.map_err(|error| format!("{text:?} is not a quantity: {error}"))?;
+    Ok(quantity.value())
+}
+
+/// Returns bytes as a quantity.
+pub(crate) fn quantity(bytes: i64) -> String {
+    Quantity::from_bytes(bytes).to_string()
 }
 
 /// The metadata that is kept. Managed fields are dropped, because they can be larger than the rest.

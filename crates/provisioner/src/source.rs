@@ -8,10 +8,9 @@ use tenure_csi::v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use crate::controller::{Controller, Restores, lock};
 use crate::names::{ALLOW_MODE_CHANGE, CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::objects::{
-    Claim, Class, Grant, Snapshot, SnapshotContent, Volume, annotation, has_finalizer,
+    Claim, Class, Grant, Snapshot, SnapshotContent, Volume, annotation, bytes, has_finalizer,
 };
 use crate::plan::{self, Source, SourceKind};
-use crate::quantity;
 use crate::state::Failure;
 
 impl Controller {
@@ -229,7 +228,7 @@ fn check_snapshot(
     let handle =
         handle.ok_or_else(|| format!("the content of volumesnapshot {name} has no handle"))?;
     if let Some(size) = &snapshot.status.restore_size {
-        let (needed, requested) = (quantity::parse(size)?, claim.requested()?);
+        let (needed, requested) = (bytes(size)?, claim.requested()?);
         if requested < needed {
             return Err(format!(
                 "requested volume size {requested} is less than the size {needed} of volumesnapshot {name}"

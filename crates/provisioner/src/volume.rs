@@ -12,8 +12,7 @@ use tenure_csi::v1::{CreateVolumeResponse, Topology, Volume};
 
 use crate::migration::TopologyTerm;
 use crate::names;
-use crate::objects::{Claim, Class};
-use crate::quantity;
+use crate::objects::{Claim, Class, quantity};
 use crate::secrets::{SecretRef, Secrets};
 
 /// Inputs of a volume object.
@@ -110,10 +109,7 @@ pub(crate) fn build(parts: &VolumeInputs<'_>) -> PersistentVolume {
         controller_expand_secret_ref: reference(secrets.controller_expand.as_ref()),
         node_expand_secret_ref: reference(secrets.node_expand.as_ref()),
     };
-    let capacity = BTreeMap::from([(
-        "storage".to_owned(),
-        Quantity(quantity::format(parts.bytes)),
-    )]);
+    let capacity = BTreeMap::from([("storage".to_owned(), Quantity(quantity(parts.bytes)))]);
     let mount_options = &class.mount_options;
     let affinity = parts
         .topology

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
-use tenure_apiserver::quantity::Quantity;
+use tenure_quantity::Quantity;
 
 use super::names::{CLASS_BETA, SELECTED_NODE};
 use super::nodes;

@@ -3,6 +3,7 @@
 //! The canonical text is the one that the real server stores: it has the largest suffix that leaves a whole number, in
 //! the same family of suffixes. Numbers that already look canonical keep their text, even where the rules would shorten
 //! them (`1.500` is kept).
+#![forbid(unsafe_code)]
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -64,6 +65,32 @@ const BINARY: [(&str, u32); 6] = [
 ];
 
 impl Quantity {
+    /// Returns the quantity of a number of bytes. Its text has a binary suffix if that leaves a whole number, otherwise a
+    /// decimal one: the API server would store both without a change.
+    #[must_use]
+    pub fn from_bytes(bytes: i64) -> Self {
+        let is_binary = bytes.unsigned_abs() >= 1024 && bytes % 1024 == 0;
+        Self {
+            mantissa: bytes.into(),
+            scale: 0,
+            format: if is_binary {
+                Format::BinarySi
+            } else {
+                Format::DecimalSi
+            },
+            text: None,
+        }
+    }
+
+    /// Returns the value as a whole number, rounded away from zero and limited to 64 bits.
+    #[must_use]
+    pub fn value(&self) -> i64 {
+        let (nanos, one) = (self.nanos(), 1_000_000_000);
+        let value = nanos / one + (nanos % one).signum();
+        let limit = if value < 0 { i64::MIN } else { i64::MAX };
+        i64::try_from(value).unwrap_or(limit)
+    }
+
     /// Returns the sign: -1, 0 or 1.
     pub fn signum(&self) -> i32 {
         match self.mantissa.cmp(&0) {
@@ -353,6 +380,57 @@ mod tests {
             (q("-1").signum(), q("0").signum(), q("1n").signum()),
             (-1, 0, 1)
         );
+    }
+
+    #[test]
+    fn values_are_whole_numbers_rounded_up() {
+        for (text, value) in [
+            ("1Gi", 1 << 30),
+            ("1500M", 1_500_000_000),
+            ("1.5Gi", 3 << 29),
+            ("0.5", 1),
+            ("100m", 1),
+            ("1001m", 2),
+            ("1e3", 1_000),
+            ("1E3", 1_000),
+            ("1E", 1_000_000_000_000_000_000),
+            ("12e-1", 2),
+            ("0", 0),
+            ("+5", 5),
+            ("-1500m", -2),
+            ("16Ei", i64::MAX),
+            ("99999999999999999999", i64::MAX),
+            ("-99999999999999999999", i64::MIN),
+            ("0.0000000001", 1),
+            (".5k", 500),
+        ] {
+            let quantity: Quantity = text.parse().unwrap();
+            assert_eq!(quantity.value(), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_written_as_the_api_server_does() {
+        for (bytes, text) in [
+            (1 << 30, "1Gi"),
+            (3 << 30, "3Gi"),
+            (1_024_000, "1000Ki"),
+            (1_500_000_000, "1500M"),
+            (1_536, "1536"),
+            (1 << 20, "1Mi"),
+            (5, "5"),
+            (0, "0"),
+            (1_000, "1k"),
+            (1_073_741_825, "1073741825"),
+            (i64::MAX, "9223372036854775807"),
+        ] {
+            let quantity = Quantity::from_bytes(bytes);
+            assert_eq!(
+                (quantity.to_string().as_str(), quantity.value()),
+                (text, bytes)
+            );
+            assert_eq!(canonical(text).as_deref(), Ok(text));
+        }
     }
 
     #[test]
