@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-exposition", &[]),
     ("tenure-host", &[]),
     ("tenure-quantity", &[]),
+    ("tenure-kinds", &[]),
     (
         "tenure-manager",
         &["tenure-core", "tenure-lock", "tenure", "tenure-exposition", "tenure-host"],
@@ -29,6 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure",
             "tenure-manager",
             "tenure-apiserver",
+            "tenure-kinds",
             "tenure-quantity",
         ],
     ),
@@ -44,6 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-csi",
             "tenure-exposition",
             "tenure-host",
+            "tenure-kinds",
             "tenure-manager",
             "tenure-quantity",
         ],

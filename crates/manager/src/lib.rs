@@ -59,7 +59,6 @@ mod handle;
 mod health;
 mod hooks;
 mod http;
-pub mod lean;
 mod manager;
 mod metrics;
 mod migration;

@@ -52,8 +52,10 @@ impl<K: Send + Sync + 'static> Form<K> for Arc<K> {
 /// An object stored as text.
 pub(crate) struct Packed(Box<str>);
 
-impl<K: Serialize + DeserializeOwned> Form<K> for Packed {
-    fn keep(object: K) -> Self {
+impl<K: Resource + Serialize + DeserializeOwned> Form<K> for Packed {
+    fn keep(mut object: K) -> Self {
+        // The labels of claims and volumes are not used.
+        object.meta_mut().labels = None;
         let text = serde_json::to_string(&object).expect("strings, lists and maps of strings");
         Self(text.into_boxed_str())
     }

@@ -206,7 +206,7 @@ impl Controller {
         }
         self.events
             .claim(claim, Kind::Warning, "ProvisioningFailed", &failure.message);
-        if failure.state == State::Reschedule && claim.selected_node().is_some() {
+        if failure.state == State::Reschedule && claim.selected_node_or_alpha().is_some() {
             return match self.unassign_node(claim, failure).await {
                 Ok(()) if failure.undecided => Next::Retry,
                 Ok(()) => Next::Done,
@@ -223,7 +223,7 @@ impl Controller {
     /// Removes the selected node, so that the scheduler chooses again. Also removes the journal finalizer, because no
     /// provisioner handles a claim without a node and nobody would remove it later.
     async fn unassign_node(&self, claim: &Claim, failure: &Failure) -> Result<(), ClusterError> {
-        let node = claim.selected_node();
+        let node = claim.selected_node_or_alpha();
         let settled = self.options.provision_journal && failure.settles();
         self.cluster
             .update::<Claim>(claim.namespace(), claim.name(), |object| {

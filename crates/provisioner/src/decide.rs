@@ -34,7 +34,7 @@ pub(crate) fn should_provision(
             claim.class()
         ));
     };
-    Ok(!class.waits_for_consumer() || claim.selected_node().is_some())
+    Ok(!class.waits_for_consumer() || claim.selected_node_or_alpha().is_some())
 }
 
 /// Returns whether this driver created the volume or serves it.

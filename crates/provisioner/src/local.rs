@@ -75,7 +75,7 @@ impl Controller {
         // The provisioner that takes the claim reports the error.
         let translated = self.translated(class);
         let class = translated.as_deref().unwrap_or(class);
-        if let Some(node) = claim.selected_node() {
+        if let Some(node) = claim.selected_node_or_alpha() {
             local.forget(uid);
             return node == local.options.node;
         }

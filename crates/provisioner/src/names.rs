@@ -1,21 +1,10 @@
-//! Annotation, finalizer and parameter names that the provisioner shares with the volume binder and drivers.
+//! Annotation, finalizer and parameter names that the provisioner shares with drivers and the snapshotter. Those that it
+//! shares with the volume binder are in `tenure_kinds::names`.
 
-/// On a claim: the provisioner, written by the volume binder.
-pub(crate) const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-/// The same, written by older binders.
-pub(crate) const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
-/// On a claim: the node of its first pod.
-pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// The same, written by older schedulers.
-pub(crate) const ALPHA_SELECTED_NODE: &str = "volume.alpha.kubernetes.io/selected-node";
-/// On a very old claim: its class.
-pub(crate) const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-/// On a claim or volume of an in-tree plugin: the CSI driver that replaced the plugin.
-pub(crate) const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
-/// kubectl's last-applied annotation, a copy of the object.
-pub(crate) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// On a volume: the provisioner that created it.
-pub(crate) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+pub(crate) use tenure_kinds::names::{
+    ALPHA_SELECTED_NODE, MIGRATED_TO, PROVISIONED_BY, SELECTED_NODE,
+};
+
 /// On a volume: the name of the secret for its deletion.
 pub(crate) const DELETION_SECRET_NAME: &str =
     "volume.kubernetes.io/provisioner-deletion-secret-name";

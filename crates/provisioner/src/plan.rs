@@ -4,7 +4,7 @@ use tenure_csi::v1::{CapacityRange, CreateVolumeRequest};
 use tenure_csi::{ControllerCapability, Facts, PluginCapability};
 
 use crate::names::RESERVED_PREFIX;
-use crate::objects::{Claim, Class, DataSource};
+use crate::objects::{Claim, Class, DataSource, requested};
 use crate::options::Options;
 use crate::state::Failure;
 use crate::{capability, parameters};
@@ -64,7 +64,7 @@ pub(crate) fn draft(
     let name = options.volume_name(claim.uid()).map_err(finished)?;
     let fs_type = parameters::fs_type(&class.parameters, &options.default_fstype);
     let fs_type = fs_type.map_err(finished)?;
-    let required_bytes = claim.requested().map_err(finished)?;
+    let required_bytes = requested(claim).map_err(finished)?;
     let multi_writer = facts.controller(ControllerCapability::SingleNodeMultiWriter);
     let capabilities = capability::of_claim(claim, &fs_type, &class.mount_options, multi_writer);
     let mut parameters = parameters::for_driver(&class.parameters).map_err(finished)?;

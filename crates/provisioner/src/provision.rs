@@ -96,7 +96,7 @@ impl Controller {
                 claim: claim.name(),
                 driver: &self.facts.name,
                 allowed: &class.allowed_topologies,
-                selected: claim.selected_node(),
+                selected: claim.selected_node_or_alpha(),
                 strict: self.options.strict_topology,
                 immediate: self.options.immediate_topology,
             };
@@ -264,7 +264,7 @@ impl Controller {
         self.ledger.pursue(claim);
         let driver = self.driver.migrated(self.is_migrated(class));
         let answer = driver.create_volume(request).await;
-        let can_move = self.topology() && claim.selected_node().is_some();
+        let can_move = self.topology() && claim.selected_node_or_alpha().is_some();
         answer.map_err(|error| Failure::of_call(&error, can_move))
     }
 

@@ -9,6 +9,7 @@ use crate::controller::{Controller, Restores, lock};
 use crate::names::{ALLOW_MODE_CHANGE, CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::objects::{
     Claim, Class, Grant, Snapshot, SnapshotContent, Volume, annotation, bytes, has_finalizer,
+    requested,
 };
 use crate::plan::{self, Source, SourceKind};
 use crate::state::Failure;
@@ -228,7 +229,7 @@ fn check_snapshot(
     let handle =
         handle.ok_or_else(|| format!("the content of volumesnapshot {name} has no handle"))?;
     if let Some(size) = &snapshot.status.restore_size {
-        let (needed, requested) = (bytes(size)?, claim.requested()?);
+        let (needed, requested) = (bytes(size)?, requested(claim)?);
         if requested < needed {
             return Err(format!(
                 "requested volume size {requested} is less than the size {needed} of volumesnapshot {name}"
@@ -263,7 +264,7 @@ fn check_source_claim(claim: &Claim, source: &Claim, begun: bool) -> Result<(), 
             "claim {name} and its clone both need a storageClassName"
         ));
     }
-    let (needed, requested) = (source.requested()?, claim.requested()?);
+    let (needed, requested) = (requested(source)?, requested(claim)?);
     if requested < needed {
         return Err(format!(
             "requested volume size {requested} is less than the size {needed} of claim {name}"

@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use tenure_kinds::PersistentVolumeClaim;
 use tokio::time::Instant;
 
-use super::objects::PersistentVolumeClaim;
 use super::world::Name;
 
 /// Delay between the first and the second selection. Each further delay is twice as long.

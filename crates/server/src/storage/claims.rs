@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use kube::ResourceExt as _;
 use serde_json::json;
+use tenure_kinds::names::{
+    BETA_STORAGE_PROVISIONER, BIND_COMPLETED, BOUND_BY_CONTROLLER, IN_TREE, MIGRATED_TO,
+    STORAGE_PROVISIONER,
+};
+use tenure_kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass};
 
 use super::Storage;
-use super::matching::{annotation, best, claim_class, mismatch, names, selected_node};
-use super::names::{
-    BIND_COMPLETED, BOUND_BY_CONTROLLER, IN_TREE, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA,
-    migrated,
-};
+use super::matching::{best, mismatch, names};
+use super::names::migrated;
 use super::nodes;
-use super::objects::{PersistentVolume, PersistentVolumeClaim, StorageClass};
 use super::world::{Name, Word};
 use super::write::{Tone, reference};
 
@@ -39,14 +40,12 @@ impl Storage {
             self.world.lock().told.remove(name);
             return Ok(());
         };
-        let volume = claim.spec.as_ref().and_then(|s| s.volume_name.clone());
-        let volume = volume.filter(|name| !name.is_empty());
-        if annotation(&claim.metadata, BIND_COMPLETED).is_some() {
-            self.bound(&claim, volume).await
-        } else if let Some(volume) = volume {
-            self.asks_for(&claim, &volume).await
-        } else {
+        if claim.annotation(BIND_COMPLETED).is_some() {
+            self.bound(&claim).await
+        } else if claim.spec.volume_name.is_empty() {
             self.unbound(&claim).await
+        } else {
+            self.asks_for(&claim).await
         }
     }
 
@@ -61,7 +60,7 @@ impl Storage {
             }
             Way::Provision(class) => return self.provision(claim, &class).await,
             Way::NoClass => {
-                let class = claim_class(claim);
+                let class = claim.class();
                 let message = format!("storageclass.storage.k8s.io {class:?} not found");
                 self.tell_once(claim, Tone::Warning, "ProvisioningFailed", &message)
                     .await;
@@ -78,10 +77,12 @@ impl Storage {
 
     fn way(&self, claim: &PersistentVolumeClaim) -> Way {
         let shelves = self.world.lock();
-        let class_name = claim_class(claim);
+        let class_name = claim.class();
         let class = shelves.classes.named(class_name);
-        let by_node = class.as_deref().is_some_and(waits_for_consumer);
-        let selected = selected_node(claim);
+        let by_node = class
+            .as_deref()
+            .is_some_and(StorageClass::waits_for_consumer);
+        let selected = claim.selected_node();
         let node = selected.and_then(|node| shelves.nodes.named(node));
         let waits = by_node && selected.is_none();
         let naming = shelves
@@ -123,11 +124,14 @@ impl Storage {
                 .await;
             return self.pending(claim).await;
         }
-        let asked = |key| annotation(&claim.metadata, key) == Some(provisioner);
-        if asked(PROVISIONER) && asked(PROVISIONER_BETA) {
+        let asked = |key| claim.annotation(key) == Some(provisioner);
+        if asked(STORAGE_PROVISIONER) && asked(BETA_STORAGE_PROVISIONER) {
             return self.pending(claim).await;
         }
-        let mut annotations = json!({ PROVISIONER: provisioner, PROVISIONER_BETA: provisioner });
+        let mut annotations = json!({
+            STORAGE_PROVISIONER: provisioner,
+            BETA_STORAGE_PROVISIONER: provisioner,
+        });
         if let Some(driver) = driver {
             annotations[MIGRATED_TO] = json!(driver);
         }
@@ -144,16 +148,12 @@ impl Storage {
     }
 
     /// Handles a claim that names one volume.
-    async fn asks_for(
-        &self,
-        claim: &PersistentVolumeClaim,
-        volume: &str,
-    ) -> Result<(), kube::Error> {
+    async fn asks_for(&self, claim: &PersistentVolumeClaim) -> Result<(), kube::Error> {
         // The claim is examined again when the volume is created or changed.
-        let Some(volume) = self.world.lock().volumes.named(volume) else {
+        let Some(volume) = self.world.lock().volumes.named(&claim.spec.volume_name) else {
             return self.pending(claim).await;
         };
-        let claimed = volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_some());
+        let claimed = volume.spec.claim_ref.is_some();
         if names(&volume, claim) {
             return self.bind(&volume, claim).await;
         }
@@ -172,29 +172,25 @@ impl Storage {
     }
 
     /// Handles a claim that was bound once.
-    async fn bound(
-        &self,
-        claim: &PersistentVolumeClaim,
-        volume: Option<String>,
-    ) -> Result<(), kube::Error> {
-        let Some(volume) = volume else {
+    async fn bound(&self, claim: &PersistentVolumeClaim) -> Result<(), kube::Error> {
+        let volume = &claim.spec.volume_name;
+        if volume.is_empty() {
             let message =
                 "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!";
             return self.lost(claim, "ClaimLost", message).await;
-        };
-        let known = self.world.lock().volumes.named(&volume);
+        }
+        let known = self.world.lock().volumes.named(volume);
         let known = match known {
             // The watch may deliver claims before their volumes.
-            None => self.write.fresh_volume(&volume).await?.map(Arc::new),
+            None => self.write.fresh_volume(volume).await?.map(Arc::new),
             known => known,
         };
         let Some(volume) = known else {
             let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
             return self.lost(claim, "ClaimLost", message).await;
         };
-        let named = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
-        match named {
-            Some(named) if named.uid != claim.metadata.uid && !names(&volume, claim) => {
+        match &volume.spec.claim_ref {
+            Some(named) if named.uid != claim.uid() && !names(&volume, claim) => {
                 let message =
                     "Two claims are bound to the same volume, this one is bound incorrectly";
                 self.lost(claim, "ClaimMisbound", message).await
@@ -212,9 +208,8 @@ impl Storage {
         let volume = &*self.reserve(volume, claim).await?;
         let volume = self.phase(volume, "Bound", None).await?;
         let name = volume.name_any();
-        let named = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref());
-        let ours = named != Some(&name);
-        let claim = if ours || annotation(&claim.metadata, BIND_COMPLETED).is_none() {
+        let ours = claim.spec.volume_name != name;
+        let claim = if ours || claim.annotation(BIND_COMPLETED).is_none() {
             let mut annotations = json!({ BIND_COMPLETED: "yes" });
             if ours {
                 annotations[BOUND_BY_CONTROLLER] = json!("yes");
@@ -236,8 +231,8 @@ impl Storage {
         volume: &PersistentVolume,
         claim: &PersistentVolumeClaim,
     ) -> Result<Arc<PersistentVolume>, kube::Error> {
-        let named = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
-        if named.is_some_and(|named| named.uid == claim.metadata.uid) {
+        let named = volume.spec.claim_ref.as_ref();
+        if named.is_some_and(|named| named.uid == claim.uid()) {
             return Ok(Arc::new(volume.clone()));
         }
         let mut patch = json!({ "spec": { "claimRef": reference(claim) } });
@@ -252,18 +247,16 @@ impl Storage {
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
     ) -> Result<(), kube::Error> {
-        let (old, spec) = (claim.status.as_ref(), volume.spec.as_ref());
-        let was_bound = old.and_then(|s| s.phase.as_deref()) == Some("Bound");
-        let modes = spec.and_then(|s| s.access_modes.as_ref());
-        if was_bound && old.and_then(|s| s.access_modes.as_ref()) == modes {
+        let (old, spec) = (&claim.status, &volume.spec);
+        let was_bound = old.phase == "Bound";
+        if was_bound && old.access_modes == spec.access_modes {
             return Ok(());
         }
-        let mut status = json!({ "phase": "Bound", "accessModes": modes });
+        let mut status = json!({ "phase": "Bound", "accessModes": spec.access_modes });
         // The size of a bound claim is managed by the resizer.
         if !was_bound {
-            status["capacity"] = json!(spec.and_then(|s| s.capacity.as_ref()));
-            let class = spec.and_then(|s| s.volume_attributes_class_name.as_ref());
-            if let Some(class) = class {
+            status["capacity"] = json!(spec.capacity);
+            if let Some(class) = &spec.volume_attributes_class_name {
                 status["currentVolumeAttributesClassName"] = json!(class);
             }
         }
@@ -318,11 +311,8 @@ impl Storage {
 }
 
 fn phase(claim: &PersistentVolumeClaim) -> &str {
-    let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
-    phase.unwrap_or("Pending")
-}
-
-/// Returns whether the first pod decides where volumes of a class are.
-pub(super) fn waits_for_consumer(class: &StorageClass) -> bool {
-    class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
+    match claim.status.phase.as_str() {
+        "" => "Pending",
+        phase => phase,
+    }
 }

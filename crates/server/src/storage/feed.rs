@@ -7,11 +7,11 @@ use futures_util::future::BoxFuture;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as watch_objects};
 use kube::{Api, Resource, ResourceExt as _};
+use tenure_kinds::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, StorageClass};
 use tenure_manager::Cached;
 use tokio::sync::watch;
 
-use super::matching::{claim_class, volume_class};
-use super::objects::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
+use super::objects::Pod;
 use super::world::{Kept, Name, Shelf, Shelves, Word, claims_of};
 use super::{Key, Storage};
 
@@ -170,7 +170,7 @@ impl Followed for PersistentVolume {
         let named = shelves.claims.by(&Word::Volume(name.name));
         keys.extend(named.cloned().map(Key::Claim));
         // A free volume may suit waiting claims, or pods that wait for their claims.
-        if self.words() == [Word::Free(volume_class(self).to_owned())] {
+        if self.words() == [Word::Free(self.class().to_owned())] {
             for claim in shelves.claims.by(&self.words()[0]) {
                 keys.push(Key::Claim(claim.clone()));
                 let waiting = shelves.pods.by(&Word::Waiting(claim.clone()));
@@ -189,7 +189,7 @@ impl Followed for StorageClass {
     fn touched(&self, _: Option<&Self>, shelves: &Shelves) -> Vec<Key> {
         let mut keys = Vec::new();
         for claim in shelves.claims.find(&Word::Free(self.name_any())) {
-            debug_assert_eq!(claim_class(claim), self.name_any());
+            debug_assert_eq!(claim.class(), self.name_any());
             let name = Name::of(&claim.metadata);
             let waiting = shelves.pods.by(&Word::Waiting(name.clone()));
             keys.extend(waiting.cloned().map(Key::Pod));

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use kube::ResourceExt as _;
 use serde_json::json;
+use tenure_kinds::names::{IN_TREE, SELECTED_NODE};
+use tenure_kinds::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, StorageClass};
 use tokio::time::Instant;
 
-use super::claims::waits_for_consumer;
-use super::matching::{best, claim_class, selected_node};
-use super::names::{IN_TREE, SELECTED_NODE, migrated};
+use super::matching::best;
+use super::names::migrated;
 use super::nodes;
-use super::objects::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
+use super::objects::Pod;
 use super::world::{Name, Shelves, Word, claims_of};
 use super::{Key, Storage};
 
@@ -49,11 +50,10 @@ enum Want {
 /// Returns whether a pod has no node and may be assigned one.
 pub(super) fn waits_for_a_node(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
     let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();
     spec.node_name.as_deref().unwrap_or_default().is_empty()
         && pod.metadata.deletion_timestamp.is_none()
-        && matches!(phase.unwrap_or("Pending"), "Pending")
+        && matches!(pod.status.phase.as_str(), "" | "Pending")
         && matches!(scheduler, "" | "default-scheduler")
         && spec.scheduling_gates.as_ref().is_none_or(Vec::is_empty)
 }
@@ -127,20 +127,22 @@ fn want(shelves: &Shelves, name: &Name) -> Option<Want> {
     if claim.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let volume = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref());
-    if let Some(volume) = volume.filter(|volume| !volume.is_empty()) {
-        return shelves.volumes.named(volume).map(Want::Bound);
+    if !claim.spec.volume_name.is_empty() {
+        let volume = shelves.volumes.named(&claim.spec.volume_name);
+        return volume.map(Want::Bound);
     }
     let mut naming = shelves.volumes.find(&Word::Claim(name.clone()));
     if let Some(volume) = naming.find(|volume| super::matching::names(volume, &claim)) {
         return Some(Want::Bound(volume.clone()));
     }
-    let class = shelves.classes.named(claim_class(&claim))?;
-    if !waits_for_consumer(&class) {
+    let class = shelves.classes.named(claim.class())?;
+    if !class.waits_for_consumer() {
         return None;
     }
     // A node that no longer exists does not count as selected.
-    let chosen = selected_node(&claim).filter(|node| shelves.nodes.named(node).is_some());
+    let chosen = claim
+        .selected_node()
+        .filter(|node| shelves.nodes.named(node).is_some());
     Some(match chosen {
         Some(node) => Want::Chosen(node.to_owned()),
         None => Want::Open(claim, class),
@@ -157,7 +159,7 @@ fn steps(shelves: &Shelves, wants: &[Want], node: &Node) -> Option<Vec<Step>> {
             Want::Chosen(chosen) if *chosen == node.name_any() => {}
             Want::Bound(_) | Want::Chosen(_) => return None,
             Want::Open(claim, class) => {
-                let free = Word::Free(claim_class(claim).to_owned());
+                let free = Word::Free(claim.class().to_owned());
                 let free = shelves.volumes.find(&free);
                 let free = free.filter(|volume| !taken.contains(&volume.name_any()));
                 let volume = best(claim, std::iter::empty(), free, Some(node));
@@ -182,7 +184,7 @@ fn can_provision(shelves: &Shelves, class: &StorageClass, node: &Node) -> bool {
     let runs = |on: &CSINode| on.spec.drivers.iter().any(|known| known.name == driver);
     let here = shelves.drivers.named(&node.name_any());
     !driver.starts_with(IN_TREE)
-        && nodes::allowed(class.allowed_topologies.as_deref(), node)
+        && nodes::allowed(&class.allowed_topologies, node)
         && (here.is_some_and(|on| runs(&on)) || !shelves.drivers.all().any(|on| runs(on)))
 }
 
@@ -298,7 +300,7 @@ mod tests {
         assert!(storage.queue.is_empty(), "later, not now");
 
         let mut bound = (*claim).clone();
-        bound.spec.as_mut().unwrap().volume_name = Some("v".to_owned());
+        bound.spec.volume_name = "v".to_owned();
         storage.changed(&Arc::new(bound));
         let wait = storage.world.lock().choices.wait(&claim, Instant::now());
         assert!(wait.is_zero(), "bound claims are forgotten");

@@ -3,53 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use tenure_kinds::node::holds;
+use tenure_kinds::{Node, PersistentVolume, PersistentVolumeClaim};
 use tenure_quantity::Quantity;
 
-use super::names::{CLASS_BETA, SELECTED_NODE};
 use super::nodes;
-use super::objects::{Node, PersistentVolume, PersistentVolumeClaim};
-
-/// Returns the class of a claim; empty for none.
-pub(super) fn claim_class(claim: &PersistentVolumeClaim) -> &str {
-    let field = claim
-        .spec
-        .as_ref()
-        .and_then(|s| s.storage_class_name.as_deref());
-    annotation(&claim.metadata, CLASS_BETA)
-        .or(field)
-        .unwrap_or_default()
-}
-
-/// Returns the class of a volume; empty for none.
-pub(super) fn volume_class(volume: &PersistentVolume) -> &str {
-    let field = volume
-        .spec
-        .as_ref()
-        .and_then(|s| s.storage_class_name.as_deref());
-    annotation(&volume.metadata, CLASS_BETA)
-        .or(field)
-        .unwrap_or_default()
-}
-
-pub(super) fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
-    meta.annotations.as_ref()?.get(key).map(String::as_str)
-}
-
-/// Returns the node that was selected for a claim.
-pub(super) fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
-    annotation(&claim.metadata, SELECTED_NODE).filter(|node| !node.is_empty())
-}
 
 /// Returns whether a volume names this claim, by name alone or by its uid as well.
 pub(super) fn names(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    let Some(named) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else {
-        return false;
-    };
-    let uid = named.uid.as_deref().unwrap_or_default();
-    named.name == claim.metadata.name
-        && named.namespace == claim.metadata.namespace
-        && (uid.is_empty() || Some(uid) == claim.metadata.uid.as_deref())
+    volume.spec.claim_ref.as_ref().is_some_and(|named| {
+        named.name == claim.name()
+            && named.namespace == claim.namespace()
+            && (named.uid.is_empty() || named.uid == claim.uid())
+    })
 }
 
 /// Returns why a claim and the volume that it names do not match.
@@ -59,11 +26,11 @@ pub(super) fn mismatch(
 ) -> Option<&'static str> {
     if size(volume) < request(claim) {
         Some("requested PV is too small")
-    } else if volume_class(volume) != claim_class(claim) {
+    } else if volume.class() != claim.class() {
         Some("storageClassName does not match")
-    } else if mode(volume) != claim_mode(claim) {
+    } else if !is_same_mode(volume, claim) {
         Some("incompatible volumeMode")
-    } else if attributes(volume) != claim_attributes(claim) {
+    } else if !has_same_attributes(volume, claim) {
         Some("volumeAttributesClassName does not match")
     } else if !has_modes(volume, claim) {
         Some("incompatible accessMode")
@@ -82,8 +49,8 @@ pub(super) fn best<'a>(
 ) -> Option<Arc<PersistentVolume>> {
     let fits = |volume: &Arc<PersistentVolume>| {
         size(volume) >= request(claim)
-            && mode(volume) == claim_mode(claim)
-            && attributes(volume) == claim_attributes(claim)
+            && is_same_mode(volume, claim)
+            && has_same_attributes(volume, claim)
             && has_modes(volume, claim)
             && volume.metadata.deletion_timestamp.is_none()
             && node.is_none_or(|node| nodes::reaches(volume, node))
@@ -92,10 +59,10 @@ pub(super) fn best<'a>(
     if let Some(volume) = naming.find(|volume| fits(volume)) {
         return Some(volume.clone());
     }
-    let selector = claim.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    let selector = claim.spec.selector.as_ref();
     let rank = |volume: &&Arc<PersistentVolume>| {
         let name = volume.metadata.name.clone();
-        (modes(volume).len(), size(volume), name)
+        (volume.spec.access_modes.len(), size(volume), name)
     };
     free.filter(|volume| phase(volume) == "Available")
         .filter(|volume| fits(volume))
@@ -105,61 +72,41 @@ pub(super) fn best<'a>(
 }
 
 pub(super) fn phase(volume: &PersistentVolume) -> &str {
-    let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref());
-    phase.unwrap_or("Pending")
+    match volume.status.phase.as_str() {
+        "" => "Pending",
+        phase => phase,
+    }
 }
 
-fn quantity<Q: AsRef<str>>(text: Option<Q>) -> Option<Quantity> {
-    text?.as_ref().parse().ok()
+fn quantity(text: Option<&str>) -> Option<Quantity> {
+    text?.parse().ok()
 }
 
 fn size(volume: &PersistentVolume) -> Option<Quantity> {
-    let capacity = volume.spec.as_ref()?.capacity.as_ref()?;
-    quantity(capacity.get("storage").map(|size| &size.0))
+    quantity(volume.spec.capacity.get("storage").map(String::as_str))
 }
 
 fn request(claim: &PersistentVolumeClaim) -> Option<Quantity> {
-    let resources = claim.spec.as_ref()?.resources.as_ref()?;
-    quantity(
-        resources
-            .requests
-            .as_ref()?
-            .get("storage")
-            .map(|size| &size.0),
-    )
-}
-
-fn modes(volume: &PersistentVolume) -> &[String] {
-    let modes = volume.spec.as_ref().and_then(|s| s.access_modes.as_deref());
-    modes.unwrap_or_default()
+    quantity(claim.requested())
 }
 
 fn has_modes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    let wanted = claim.spec.as_ref().and_then(|s| s.access_modes.as_deref());
-    let wanted = wanted.unwrap_or_default();
-    wanted.iter().all(|mode| modes(volume).contains(mode))
+    let has = |mode| volume.spec.access_modes.contains(mode);
+    claim.spec.access_modes.iter().all(has)
 }
 
-fn mode(volume: &PersistentVolume) -> &str {
-    let mode = volume.spec.as_ref().and_then(|s| s.volume_mode.as_deref());
-    mode.unwrap_or("Filesystem")
+/// Returns whether both have the same volume mode.
+fn is_same_mode(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let modes = [&volume.spec.volume_mode, &claim.spec.volume_mode];
+    let [volume, claim] = modes.map(|mode| mode.as_deref().unwrap_or("Filesystem"));
+    volume == claim
 }
 
-fn claim_mode(claim: &PersistentVolumeClaim) -> &str {
-    let mode = claim.spec.as_ref().and_then(|s| s.volume_mode.as_deref());
-    mode.unwrap_or("Filesystem")
-}
-
-fn attributes(volume: &PersistentVolume) -> &str {
-    let spec = volume.spec.as_ref();
-    let class = spec.and_then(|s| s.volume_attributes_class_name.as_deref());
-    class.unwrap_or_default()
-}
-
-fn claim_attributes(claim: &PersistentVolumeClaim) -> &str {
-    let spec = claim.spec.as_ref();
-    let class = spec.and_then(|s| s.volume_attributes_class_name.as_deref());
-    class.unwrap_or_default()
+/// Returns whether both name the same VolumeAttributesClass.
+fn has_same_attributes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let volume = volume.spec.volume_attributes_class_name.as_deref();
+    let claim = claim.spec.volume_attributes_class_name.as_deref();
+    volume.unwrap_or_default() == claim.unwrap_or_default()
 }
 
 fn selects(selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>) -> bool {
@@ -171,7 +118,7 @@ fn selects(selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>) 
         .all(|(key, wanted)| value(key) == Some(wanted))
         && terms.into_iter().all(|term| {
             let values = term.values.as_deref().unwrap_or_default();
-            nodes::holds(&term.operator, value(&term.key).map(String::as_str), values)
+            holds(&term.operator, value(&term.key).map(String::as_str), values)
         })
 }
 
@@ -214,9 +161,8 @@ mod tests {
 
     fn chosen(claim: Value, volumes: &[Arc<PersistentVolume>]) -> Option<String> {
         let claim = self::claim(claim);
-        let (naming, free): (Vec<_>, Vec<_>) = volumes
-            .iter()
-            .partition(|v| v.spec.as_ref().unwrap().claim_ref.is_some());
+        let (naming, free): (Vec<_>, Vec<_>) =
+            volumes.iter().partition(|v| v.spec.claim_ref.is_some());
         best(&claim, naming.into_iter(), free.into_iter(), None)?
             .metadata
             .name

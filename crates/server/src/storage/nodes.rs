@@ -1,19 +1,19 @@
 //! Which nodes a pod, a volume and a class allow.
 
-use std::collections::BTreeMap;
+use k8s_openapi::api::core::v1::{Taint, Toleration};
+use tenure_kinds::class::AllowedTerm;
+use tenure_kinds::node::{NodeSelector, holds};
+use tenure_kinds::{Node, PersistentVolume};
 
-use k8s_openapi::api::core::v1::{NodeSelectorTerm, Taint, Toleration, TopologySelectorTerm};
-
-use super::objects::{Node, PersistentVolume, Pod};
+use super::objects::Pod;
 
 /// The taint of every new node, until a controller outside this server has examined the node.
 const NEW: &str = "node.kubernetes.io/not-ready";
 
 /// Returns whether a volume can be reached from a node.
 pub(super) fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
-    let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref());
-    let required = affinity.and_then(|affinity| affinity.required.as_ref());
-    required.is_none_or(|selector| any_term(&selector.node_selector_terms, node))
+    let required = volume.required_nodes();
+    required.is_none_or(|selector| any_term(selector, node))
 }
 
 /// Returns whether a pod may run on a node: selector, required affinity, taints. Free resources are ignored.
@@ -30,17 +30,15 @@ pub(super) fn fits(pod: &Pod, node: &Node) -> bool {
             .as_ref()
     });
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();
-    let of_node = node.spec.as_ref();
-    let taints = of_node.and_then(|spec| spec.taints.as_deref());
-    let closed = of_node.and_then(|spec| spec.unschedulable) == Some(true);
     node.metadata.deletion_timestamp.is_none()
-        && !closed
+        && !node.spec.unschedulable
         && wanted
             .into_iter()
             .all(|(key, value)| label(node, key) == Some(value.as_str()))
-        && required.is_none_or(|selector| any_term(&selector.node_selector_terms, node))
-        && taints
-            .unwrap_or_default()
+        && required.is_none_or(|selector| any_term(selector, node))
+        && node
+            .spec
+            .taints
             .iter()
             .filter(|taint| taint.effect != "PreferNoSchedule" && taint.key != NEW)
             .all(|taint| {
@@ -51,51 +49,26 @@ pub(super) fn fits(pod: &Pod, node: &Node) -> bool {
 }
 
 /// Returns whether a class creates volumes that a node can reach.
-pub(super) fn allowed(topologies: Option<&[TopologySelectorTerm]>, node: &Node) -> bool {
-    let terms = topologies.unwrap_or_default();
+pub(super) fn allowed(terms: &[AllowedTerm], node: &Node) -> bool {
     terms.is_empty()
         || terms.iter().any(|term| {
-            let all = term.match_label_expressions.iter().flatten();
-            all.into_iter().all(|expression| {
-                label(node, &expression.key)
-                    .is_some_and(|value| expression.values.iter().any(|v| v == value))
-            })
+            let mut all = term.match_label_expressions.iter();
+            all.all(|expression| holds("In", label(node, &expression.key), &expression.values))
         })
 }
 
-/// Returns whether a term of a label or node selector matches a value.
-pub(super) fn holds(operator: &str, value: Option<&str>, values: &[String]) -> bool {
-    let among = || value.is_some_and(|value| values.iter().any(|v| v == value));
-    let number = |text: Option<&str>| text.and_then(|text| text.parse::<i64>().ok());
-    let compare = |wanted: fn(i64, i64) -> bool| {
-        let bound = number(values.first().map(String::as_str));
-        number(value).zip(bound).is_some_and(|(a, b)| wanted(a, b))
-    };
-    match operator {
-        "In" => among(),
-        "NotIn" => !among(),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compare(|value, bound| value > bound),
-        "Lt" => compare(|value, bound| value < bound),
-        _ => false,
-    }
-}
-
 /// Returns whether any term matches. A term without requirements matches nothing.
-fn any_term(terms: &[NodeSelectorTerm], node: &Node) -> bool {
-    terms.iter().any(|term| {
-        let labels = term.match_expressions.as_deref().unwrap_or_default();
-        let fields = term.match_fields.as_deref().unwrap_or_default();
-        let values = |values: &Option<Vec<String>>| values.clone().unwrap_or_default();
+fn any_term(selector: &NodeSelector, node: &Node) -> bool {
+    selector.node_selector_terms.iter().any(|term| {
+        let (labels, fields) = (&term.match_expressions, &term.match_fields);
         !(labels.is_empty() && fields.is_empty())
             && labels
                 .iter()
-                .all(|e| holds(&e.operator, label(node, &e.key), &values(&e.values)))
+                .all(|e| holds(&e.operator, label(node, &e.key), &e.values))
             && fields.iter().all(|e| {
                 let name = node.metadata.name.as_deref();
                 let value = name.filter(|_| e.key == "metadata.name");
-                holds(&e.operator, value, &values(&e.values))
+                holds(&e.operator, value, &e.values)
             })
     })
 }
@@ -112,7 +85,7 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 }
 
 fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
-    let labels: &BTreeMap<String, String> = node.metadata.labels.as_ref()?;
+    let labels = node.metadata.labels.as_ref()?;
     labels.get(key).map(String::as_str)
 }
 
@@ -181,12 +154,12 @@ mod tests {
 
     #[test]
     fn topologies_of_a_class() {
-        let terms = |zone: &str| -> Vec<TopologySelectorTerm> {
+        let terms = |zone: &str| -> Vec<AllowedTerm> {
             let expressions = json!([{ "key": "zone", "values": [zone] }]);
             serde_json::from_value(json!([{ "matchLabelExpressions": expressions }])).unwrap()
         };
-        assert!(allowed(None, &node(&json!({}))));
-        assert!(allowed(Some(&terms("a")), &node(&json!({}))));
-        assert!(!allowed(Some(&terms("b")), &node(&json!({}))));
+        assert!(allowed(&[], &node(&json!({}))));
+        assert!(allowed(&terms("a"), &node(&json!({}))));
+        assert!(!allowed(&terms("b"), &node(&json!({}))));
     }
 }

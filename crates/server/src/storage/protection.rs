@@ -4,11 +4,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
+use tenure_kinds::meta::has_finalizer;
+use tenure_kinds::names::{CLAIM_PROTECTION, VOLUME_PROTECTION};
+use tenure_kinds::{PersistentVolume, PersistentVolumeClaim};
 
 use super::Storage;
 use super::matching::phase;
-use super::names::{CLAIM_PROTECTION, VOLUME_PROTECTION};
-use super::objects::{PersistentVolume, PersistentVolumeClaim, Pod};
+use super::objects::Pod;
 use super::world::{Name, Word};
 
 /// Required change of an object.
@@ -77,7 +79,7 @@ impl Storage {
 fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let has_node = spec.node_name.as_ref().is_some_and(|node| !node.is_empty());
-    let name = claim.metadata.name.as_deref().unwrap_or_default();
+    let name = claim.name();
     let mut owners = claim.metadata.owner_references.iter().flatten();
     let owned =
         owners.any(|o| Some(&o.uid) == pod.metadata.uid.as_ref() && o.controller == Some(true));
@@ -99,11 +101,7 @@ fn is_bound(volume: &PersistentVolume) -> bool {
 }
 
 fn need(meta: &ObjectMeta, finalizer: &str) -> Need {
-    let has = meta
-        .finalizers
-        .iter()
-        .flatten()
-        .any(|known| known == finalizer);
+    let has = has_finalizer(meta, finalizer);
     match (meta.deletion_timestamp.is_some(), has) {
         (true, true) => Need::Release,
         (false, false) => Need::Protect,

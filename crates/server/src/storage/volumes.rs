@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use serde_json::json;
+use tenure_kinds::names::{BOUND_BY_CONTROLLER, IN_TREE, MIGRATED_TO, PROVISIONED_BY};
+use tenure_kinds::{PersistentVolume, PersistentVolumeClaim};
 
-use super::matching::{annotation, phase};
-use super::names::{BOUND_BY_CONTROLLER, IN_TREE, MIGRATED_TO, PROVISIONED_BY, migrated};
-use super::objects::{PersistentVolume, PersistentVolumeClaim};
+use super::matching::phase;
+use super::names::migrated;
 use super::world::Name;
 use super::write::Tone;
 use super::{Key, Storage};
@@ -20,29 +21,22 @@ impl Storage {
             return Ok(());
         };
         let volume = self.name_driver(volume).await?;
-        let named = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
-        let uid = named.and_then(|n| n.uid.as_deref()).unwrap_or_default();
-        let Some(named) = named.filter(|_| !uid.is_empty()) else {
+        let named = volume.spec.claim_ref.as_ref();
+        let Some(named) = named.filter(|named| !named.uid.is_empty()) else {
             return self.phase(&volume, "Available", None).await.map(drop);
         };
-        let claim = Name::new(
-            named.namespace.as_deref().unwrap_or_default(),
-            named.name.as_deref().unwrap_or_default(),
-        );
-        let Some(found) = self.claim_with_uid(&claim, uid).await? else {
+        let claim = Name::new(&named.namespace, &named.name);
+        let Some(found) = self.claim_with_uid(&claim, &named.uid).await? else {
             return self.released(&volume).await;
         };
-        let bound_to = found.spec.as_ref().and_then(|s| s.volume_name.as_deref());
-        match bound_to.unwrap_or_default() {
+        match found.spec.volume_name.as_str() {
             "" => {
                 self.queue.add(Key::Claim(claim));
                 Ok(())
             }
             bound_to if bound_to == name.name => self.phase(&volume, "Bound", None).await.map(drop),
             // The volume was created for the claim, which is bound to another volume, so the volume is not needed.
-            _ if annotation(&volume.metadata, PROVISIONED_BY).is_some()
-                && policy(&volume) == "Delete" =>
-            {
+            _ if volume.annotation(PROVISIONED_BY).is_some() && policy(&volume) == "Delete" => {
                 self.released(&volume).await
             }
             _ => self.set_free(&volume).await,
@@ -55,11 +49,11 @@ impl Storage {
         &self,
         volume: Arc<PersistentVolume>,
     ) -> Result<Arc<PersistentVolume>, kube::Error> {
-        let plugin = annotation(&volume.metadata, PROVISIONED_BY);
+        let plugin = volume.annotation(PROVISIONED_BY);
         let Some(driver) = plugin.and_then(migrated) else {
             return Ok(volume);
         };
-        if annotation(&volume.metadata, MIGRATED_TO) == Some(driver) {
+        if volume.annotation(MIGRATED_TO) == Some(driver) {
             return Ok(volume);
         }
         let patch = json!({ "metadata": { "annotations": { MIGRATED_TO: driver } } });
@@ -93,7 +87,7 @@ impl Storage {
                 self.failed(&volume, "VolumeFailedRecycle", why).await
             }
             "Delete" if !is_external(&volume) => {
-                let name = volume.metadata.name.as_deref().unwrap_or_default();
+                let name = volume.name();
                 let why = format!(
                     "error getting deleter volume plugin for volume {name:?}: no deletable volume plugin matched"
                 );
@@ -106,7 +100,7 @@ impl Storage {
     /// Handles a volume whose claim has another volume. If the binder chose the claim, the reference is removed. If a
     /// person chose it, the reference stays for a future claim of that name.
     async fn set_free(&self, volume: &PersistentVolume) -> Result<(), kube::Error> {
-        let ours = annotation(&volume.metadata, BOUND_BY_CONTROLLER).is_some();
+        let ours = volume.annotation(BOUND_BY_CONTROLLER).is_some();
         let patch = if ours {
             json!({
                 "metadata": { "annotations": { BOUND_BY_CONTROLLER: null } },
@@ -152,15 +146,15 @@ impl Storage {
 /// Returns whether a component outside this server may delete the volume: it belongs to a driver, or no in-tree plugin
 /// created it.
 fn is_external(volume: &PersistentVolume) -> bool {
-    let maker = annotation(&volume.metadata, PROVISIONED_BY);
-    let of_driver = volume.spec.as_ref().is_some_and(|s| s.csi.is_some());
-    of_driver
-        || annotation(&volume.metadata, MIGRATED_TO).is_some()
+    let maker = volume.annotation(PROVISIONED_BY);
+    volume.spec.csi.is_some()
+        || volume.annotation(MIGRATED_TO).is_some()
         || maker.is_some_and(|maker| !maker.starts_with(IN_TREE))
 }
 
 fn policy(volume: &PersistentVolume) -> &str {
-    let spec = volume.spec.as_ref();
-    let policy = spec.and_then(|s| s.persistent_volume_reclaim_policy.as_deref());
-    policy.unwrap_or("Retain")
+    match volume.spec.persistent_volume_reclaim_policy.as_str() {
+        "" => "Retain",
+        policy => policy,
+    }
 }

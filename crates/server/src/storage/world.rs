@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
+use tenure_kinds::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, StorageClass};
 
 use super::choices::Choices;
-use super::matching::{claim_class, selected_node, volume_class};
-use super::objects::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
+use super::objects::Pod;
 
 /// Namespace and name of an object. The namespace is empty for cluster-scoped objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,29 +69,22 @@ pub(super) trait Kept: kube::Resource {
 
 impl Kept for PersistentVolume {
     fn words(&self) -> Vec<Word> {
-        let claim = self.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-        match claim {
-            Some(claim) => {
-                let part = |part: &Option<String>| part.clone().unwrap_or_default();
-                let name = Name::new(&part(&claim.namespace), &part(&claim.name));
-                vec![Word::Claim(name)]
-            }
-            None => vec![Word::Free(volume_class(self).to_owned())],
-        }
+        vec![match &self.spec.claim_ref {
+            Some(claim) => Word::Claim(Name::new(&claim.namespace, &claim.name)),
+            None => Word::Free(self.class().to_owned()),
+        }]
     }
 }
 
 impl Kept for PersistentVolumeClaim {
     fn words(&self) -> Vec<Word> {
-        let volume = self.spec.as_ref().and_then(|s| s.volume_name.as_deref());
-        match volume.filter(|name| !name.is_empty()) {
-            Some(volume) => vec![Word::Volume(volume.to_owned())],
-            None => {
-                let node = selected_node(self).map(|node| Word::Selected(node.to_owned()));
-                let free = Word::Free(claim_class(self).to_owned());
-                [Some(free), node].into_iter().flatten().collect()
-            }
+        if !self.spec.volume_name.is_empty() {
+            return vec![Word::Volume(self.spec.volume_name.clone())];
         }
+        let node = self.selected_node();
+        let node = node.map(|node| Word::Selected(node.to_owned()));
+        let free = Word::Free(self.class().to_owned());
+        [Some(free), node].into_iter().flatten().collect()
     }
 }
 
@@ -258,8 +251,7 @@ impl Shelves {
     pub(super) fn is_open(&self, claim: &PersistentVolumeClaim) -> bool {
         let there = self.claims.objects.get(&Name::of(&claim.metadata));
         there.is_some_and(|there| {
-            let volume = there.spec.as_ref().and_then(|s| s.volume_name.as_deref());
-            there.metadata.uid == claim.metadata.uid && volume.unwrap_or_default().is_empty()
+            there.metadata.uid == claim.metadata.uid && there.spec.volume_name.is_empty()
         })
     }
 }

@@ -8,8 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde_json::{Value, json};
+use tenure_kinds::{PersistentVolume, PersistentVolumeClaim};
 
-use super::objects::{PersistentVolume, PersistentVolumeClaim};
 use super::world::{Name, World};
 
 /// Field manager and source of Events.

@@ -1,12 +1,12 @@
-//! Partial kinds with few fields, for controllers that keep many objects. Each field costs memory per object and code
-//! per kind.
+//! Makes a partial kind of a type.
 
 use serde::{Deserialize, Deserializer};
 
-/// Implements the API resource traits for a type with a field `metadata: ObjectMeta`.
+/// Implements the API resource traits for types with a field `metadata: ObjectMeta`. A line contains the type, and its kind,
+/// plural, group, version and scope.
 #[macro_export]
-macro_rules! lean_kind {
-    ($type:ty, $kind:literal, $plural:literal, $group:literal, $version:literal, $scope:ty) => {
+macro_rules! lean_kinds {
+    ($($type:ident: $kind:literal $plural:literal $group:literal $version:literal $scope:ty;)+) => {$(
         impl ::kube::Resource for $type {
             type DynamicType = ();
             type Scope = $scope;
@@ -32,7 +32,7 @@ macro_rules! lean_kind {
                 &mut self.metadata
             }
         }
-    };
+    )+};
 }
 
 /// For `#[serde(deserialize_with)]`: treats `null`, which servers write for an empty list, as absent.
