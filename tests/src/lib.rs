@@ -17,6 +17,7 @@ pub mod overlap;
 pub mod process;
 pub mod real;
 pub mod record;
+pub mod scenarios;
 mod spawn;
 pub mod stalls;
 pub mod storage;

@@ -230,7 +230,7 @@ fn acceptance_03_replicas_that_create_the_lock_at_once_all_stay() {
         }
         refused_creations(&admin) > before
     };
-    for lock in crate::interop::LOCKS {
+    for lock in tenure_tests::scenarios::interop::LOCKS {
         // A replica that reads later sees the lock that another one created, so several rounds may be needed.
         let raced = (0..5).any(|n| round(lock, &format!("{lock}-{n}")));
         assert!(

@@ -2,9 +2,8 @@
 
 use tenure_tests::embedded::Embedded;
 use tenure_tests::real::{Peer, build};
+use tenure_tests::scenarios::clients;
 use tenure_tests::{Skip, tools};
-
-use crate::clients;
 
 #[test]
 fn client_go_election() {

@@ -2,9 +2,8 @@
 
 use tenure_tests::candidate::Election;
 use tenure_tests::embedded::Embedded;
+use tenure_tests::scenarios::{interop, mixed};
 use tenure_tests::tools;
-
-use crate::{interop, mixed};
 
 #[test]
 fn hand_overs() {

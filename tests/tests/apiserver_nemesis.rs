@@ -10,11 +10,10 @@ use tenure_tests::nemesis::seed;
 use tenure_tests::nemesis::server::Server;
 use tenure_tests::nemesis::trees::{self, Fleet};
 use tenure_tests::real::{Peer, available};
+use tenure_tests::scenarios::nemesis;
 use tenure_tests::stalls::Stalls;
 use tenure_tests::tools;
 use tenure_tests::wire::Wire;
-
-use crate::nemesis;
 
 #[test]
 fn campaign() {

@@ -341,7 +341,7 @@ pub(crate) fn applied(kubeconfig: &Path, home: &Home) {
 
 #[test]
 fn deploy_files_are_accepted_by_an_api_server_and_kubectl_finds_the_plugin() {
-    if !crate::clients::peer(Peer::Kubectl) {
+    if !tenure_tests::scenarios::clients::peer(Peer::Kubectl) {
         return;
     }
     let kubectl = build(Peer::Kubectl).unwrap();

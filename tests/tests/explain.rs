@@ -9,10 +9,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tenure_tests::embedded::Embedded;
 use tenure_tests::real::{Peer, build, shared};
+use tenure_tests::scenarios::clients;
 use tenure_tests::wire::Wire;
 use tenure_tests::{Skip, tools};
-
-use crate::clients;
 
 /// kubectl with an empty cache.
 struct Kubectl {

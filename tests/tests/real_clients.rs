@@ -1,9 +1,8 @@
 //! Third-party clients on the real kube-apiserver, which shows that their expectations are correct.
 
 use tenure_tests::real::{Cluster, Peer, build, shared};
+use tenure_tests::scenarios::clients;
 use tenure_tests::{Skip, tools};
-
-use crate::clients;
 
 fn cluster() -> Option<&'static Cluster> {
     Skip::unless(shared())

@@ -2,9 +2,8 @@
 
 use tenure_tests::candidate::Election;
 use tenure_tests::real::shared;
+use tenure_tests::scenarios::{interop, mixed};
 use tenure_tests::{Skip, tools};
-
-use crate::{interop, mixed};
 
 fn election(name: &str, lock: &str) -> Option<Election> {
     let cluster = Skip::unless(shared()).filter(|_| interop::both(lock, tools::candidate()))?;

@@ -2,9 +2,8 @@
 
 use tenure_tests::nemesis::server::Server;
 use tenure_tests::real::{Peer, available, own_cluster, shared};
+use tenure_tests::scenarios::nemesis;
 use tenure_tests::{Skip, tools};
-
-use crate::nemesis;
 
 fn programs() -> Result<(), Skip> {
     available(&[Peer::Elector]).and_then(|()| tools::candidate().map(drop))

@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
+use crate::Skip;
+use crate::candidate::{self, Election, Fleet};
+use crate::clock::{self, Nanos};
+use crate::event::Kind;
+use crate::process::Process;
+use crate::real::{Peer, available};
+use crate::wire::{Wire, lease_path, object_path};
 use serde_json::{Value, json};
-use tenure_tests::Skip;
-use tenure_tests::candidate::{self, Election, Fleet};
-use tenure_tests::clock::{self, Nanos};
-use tenure_tests::event::Kind;
-use tenure_tests::process::Process;
-use tenure_tests::real::{Peer, available};
-use tenure_tests::wire::{Wire, lease_path, object_path};
 
 /// All lock kinds.
-pub(crate) const LOCKS: [&str; 5] = [
+pub const LOCKS: [&str; 5] = [
     "leases",
     "configmaps",
     "endpoints",
@@ -26,10 +26,10 @@ const WORK: [&str; 2] = ["--work", "10ms"];
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// How a tenure candidate is started: by the command, or by a program that uses the library.
-pub(crate) type Start = fn(&Election, &str, &[&str]) -> Result<Process, candidate::Error>;
+pub type Start = fn(&Election, &str, &[&str]) -> Result<Process, candidate::Error>;
 
 /// Whether client-go's elector for this lock and the tenure candidate are available.
-pub(crate) fn both<T>(lock: &str, ours: Result<T, Skip>) -> bool {
+pub fn both<T>(lock: &str, ours: Result<T, Skip>) -> bool {
     let peer = if lock == "leases" {
         Peer::Elector
     } else {
@@ -39,7 +39,7 @@ pub(crate) fn both<T>(lock: &str, ours: Result<T, Skip>) -> bool {
 }
 
 /// Leaders end by SIGTERM and SIGKILL, and a candidate of the other implementation takes over each time.
-pub(crate) fn hand_overs(mut election: Election, lock: &'static str, ours: Start) {
+pub fn hand_overs(mut election: Election, lock: &'static str, ours: Start) {
     election.lock = lock;
     let election = election.quick();
     let wire = Wire::connect(&election.kubeconfig).expect("the harness wrote it");
@@ -53,9 +53,8 @@ pub(crate) fn hand_overs(mut election: Election, lock: &'static str, ours: Start
         };
         let successor = format!("{make}-{round}");
         fleet.add(run(start, &election, &successor, &[]));
-        let seen = |event: &tenure_tests::event::Event| {
-            event.event == Kind::Observed && event.leader == leader
-        };
+        let seen =
+            |event: &crate::event::Event| event.event == Kind::Observed && event.leader == leader;
         let observed = fleet
             .member(&successor)
             .wait_until("sight of the leader", LIMIT, seen);
@@ -83,7 +82,7 @@ pub(crate) fn hand_overs(mut election: Election, lock: &'static str, ours: Start
 }
 
 /// A tenure leader that was stopped for longer than its lease does not lead when it resumes, not even for an instant.
-pub(crate) fn stopped(election: Election, ours: Start) {
+pub fn stopped(election: Election, ours: Start) {
     let election = election.quick();
     let mut fleet = Fleet::default();
     fleet.add(run(ours, &election, "a", &WORK));

@@ -7,20 +7,20 @@ use std::process::{Command, Output};
 use std::thread::sleep;
 use std::time::Duration;
 
+use crate::Skip;
+use crate::candidate::{Election, Fleet};
+use crate::clock::{self, Nanos};
+use crate::process::Process;
+use crate::real::{Peer, available, build};
+use crate::tools;
+use crate::wire::{Wire, lease_path, object_path};
 use http::Method;
 use serde_json::{Value, json};
-use tenure_tests::Skip;
-use tenure_tests::candidate::{Election, Fleet};
-use tenure_tests::clock::{self, Nanos};
-use tenure_tests::process::Process;
-use tenure_tests::real::{Peer, available, build};
-use tenure_tests::tools;
-use tenure_tests::wire::{Wire, lease_path, object_path};
 
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// client-go's leader election, with hand-overs.
-pub(crate) fn client_go_election(kubeconfig: &Path) {
+pub fn client_go_election(kubeconfig: &Path) {
     let election = Election::new(kubeconfig.to_owned(), "clients-election").quick();
     let mut fleet = Fleet::default();
     for id in ["a", "b", "c"] {
@@ -45,7 +45,7 @@ pub(crate) fn client_go_election(kubeconfig: &Path) {
 }
 
 /// client-go's elector of 1.23, on the lock kinds that the current client-go no longer supports.
-pub(crate) fn old_client_go_election(kubeconfig: &Path) {
+pub fn old_client_go_election(kubeconfig: &Path) {
     for lock in [
         "configmaps",
         "endpoints",
@@ -76,7 +76,7 @@ pub(crate) fn old_client_go_election(kubeconfig: &Path) {
 }
 
 /// client-go's shared informers, which compare every streamed list with a plain one.
-pub(crate) fn informer(kubeconfig: &Path) {
+pub fn informer(kubeconfig: &Path) {
     const MAPS: &str = "configmaps";
     let wire = Wire::connect(kubeconfig).expect("the harness wrote it");
     let namespace = json!({"metadata": {"name": "informer"}});
@@ -170,7 +170,7 @@ pub(crate) fn informer(kubeconfig: &Path) {
 }
 
 /// client-go's server-side apply: typed, of a status, and of a custom resource.
-pub(crate) fn applier(kubeconfig: &Path) {
+pub fn applier(kubeconfig: &Path) {
     let wire = Wire::connect(kubeconfig).expect("the harness wrote it");
     let text = json!({"type": "string"});
     let schema = json!({"type": "object", "properties": {
@@ -192,7 +192,7 @@ pub(crate) fn applier(kubeconfig: &Path) {
 }
 
 /// kubectl: the most common commands, in a namespace that it creates.
-pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
+pub fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
     let cache = tempfile::tempdir().expect("a temporary folder");
     let kubectl = Kubectl {
         namespace,
@@ -297,7 +297,7 @@ pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
 }
 
 /// kubectl with server-side apply, scale, and a custom resource: columns, explain, waiting for a path.
-pub(crate) fn kubectl_applies_and_defines(program: &Path, kubeconfig: &Path, namespace: &str) {
+pub fn kubectl_applies_and_defines(program: &Path, kubeconfig: &Path, namespace: &str) {
     let cache = tempfile::tempdir().expect("a temporary folder");
     let kubectl = Kubectl {
         namespace,
@@ -375,14 +375,14 @@ pub(crate) fn kubectl_applies_and_defines(program: &Path, kubeconfig: &Path, nam
 }
 
 /// The Python client.
-pub(crate) fn python(kubeconfig: &Path) {
+pub fn python(kubeconfig: &Path) {
     let mut command = Command::new(tools::python().expect("checked before the test"));
     command.arg(script("crud.py")).arg(kubeconfig);
     succeed(&mut command);
 }
 
 /// The JavaScript client.
-pub(crate) fn node(kubeconfig: &Path) {
+pub fn node(kubeconfig: &Path) {
     let library = tools::node_client().expect("checked before the test");
     let mut command = Command::new("node");
     command.arg(script("crud.mjs")).arg(kubeconfig).arg(library);
@@ -390,7 +390,7 @@ pub(crate) fn node(kubeconfig: &Path) {
 }
 
 /// Whether a program of `peers/` is available. Prints a message if not.
-pub(crate) fn peer(peer: Peer) -> bool {
+pub fn peer(peer: Peer) -> bool {
     Skip::unless(available(&[peer])).is_some()
 }
 

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use tenure_tests::Skip;
-use tenure_tests::nemesis::campaign::{Campaign, say};
-use tenure_tests::nemesis::clock_shim::ClockShim;
-use tenure_tests::nemesis::fault::Fault;
-use tenure_tests::nemesis::known;
-use tenure_tests::nemesis::seed;
-use tenure_tests::nemesis::server::Server;
-use tenure_tests::nemesis::squad::Make;
+use crate::Skip;
+use crate::nemesis::campaign::{Campaign, say};
+use crate::nemesis::clock_shim::ClockShim;
+use crate::nemesis::fault::Fault;
+use crate::nemesis::known;
+use crate::nemesis::seed;
+use crate::nemesis::server::Server;
+use crate::nemesis::squad::Make;
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ const TIME: Duration = Duration::from_secs(150);
 
 /// tenure has one leader at a time under every fault. client-go does not, under the same faults. If it did, the test
 /// would prove nothing.
-pub(crate) fn campaign(server: Server) {
+pub fn campaign(server: Server) {
     let seed = seed::of_tests();
     say(&format!(
         "TENURE_SEED={seed} has this schedule of faults on {}",
@@ -54,7 +54,7 @@ pub(crate) fn campaign(server: Server) {
 const PAIRS_TIME: Duration = Duration::from_secs(100);
 
 /// tenure has one leader at a time under any two concurrent faults.
-pub(crate) fn fault_pairs(server: Server) {
+pub fn fault_pairs(server: Server) {
     let seed = seed::of_tests();
     say(&format!(
         "TENURE_SEED={seed} has these pairs of faults on {}",
@@ -72,7 +72,7 @@ pub(crate) fn fault_pairs(server: Server) {
 }
 
 /// Two candidates of tenure and two of client-go on one lock: no two guards of tenure overlap, regardless of client-go.
-pub(crate) fn mixed_fleet(server: Server) {
+pub fn mixed_fleet(server: Server) {
     let seed = seed::of_tests();
     say(&format!(
         "TENURE_SEED={seed} has this schedule of faults for a mixed fleet on {}",
@@ -89,7 +89,7 @@ pub(crate) fn mixed_fleet(server: Server) {
 }
 
 /// The overlaps that client-go is known for, and that tenure does not have.
-pub(crate) fn known_overlaps(kubeconfig: &Path) {
+pub fn known_overlaps(kubeconfig: &Path) {
     let table = known::measure(kubeconfig).unwrap();
     say(&table.to_string());
     for (known, client_go, tenure) in &table.0 {

@@ -11,16 +11,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::candidate::Election;
+use crate::clock;
+use crate::nemesis::campaign::say;
+use crate::nemesis::proxy::{Gate, Proxy};
+use crate::nemesis::squad::Make;
+use crate::overlap::{History, Overlap, Term};
+use crate::process::Process;
+use crate::wire::{Answer, Wire, lease_path};
 use http::Method;
 use serde_json::{Value, json};
-use tenure_tests::candidate::Election;
-use tenure_tests::clock;
-use tenure_tests::nemesis::campaign::say;
-use tenure_tests::nemesis::proxy::{Gate, Proxy};
-use tenure_tests::nemesis::squad::Make;
-use tenure_tests::overlap::{History, Overlap, Term};
-use tenure_tests::process::Process;
-use tenure_tests::wire::{Answer, Wire, lease_path};
 
 const LOCKS: usize = 5;
 
@@ -49,7 +49,7 @@ const ORDER: [Blow; 6] = [
 ];
 
 /// Runs all locks concurrently and checks each result.
-pub(crate) fn contention(kubeconfig: &Path) {
+pub fn contention(kubeconfig: &Path) {
     let wire = Wire::connect(kubeconfig).unwrap();
     let namespace = format!("mixed-{}", clock::now().0);
     let made = json!({"metadata": {"name": namespace}});
