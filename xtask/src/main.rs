@@ -8,6 +8,7 @@
 )]
 
 mod command;
+mod duplicates;
 mod elf;
 mod fuzz;
 mod image;
@@ -42,7 +43,8 @@ cargo xtask COMMAND
                       run fleets of real processes under random faults for hours
   bench [NAME...]     measure Tenure and the real peers, and print the ratios
   image [NAME...]     build the static binaries of deploy/Dockerfile, and check them
-  tidy                check dependencies of crates and modules, file sizes, links, and the tests named in docs/originals.md";
+  tidy                check dependencies of crates and modules, copied code, file sizes, links, test files
+                      without tests, and the tests named in docs/originals.md";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);

@@ -1,4 +1,4 @@
-//! Checks of the source tree: dependencies of crates and modules, file sizes, links, forbidden texts, tests named in documents.
+//! Checks of the source tree: dependencies of crates and modules, copied code, file sizes, links, forbidden texts, tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::command::{Run, root};
+use crate::duplicates::Sources;
 use crate::modules::{self, Modules};
 use crate::originals;
 
@@ -119,6 +120,7 @@ pub(crate) fn run() -> Result<()> {
         .context("tidy needs a git checkout")?;
     let mut seen = 0;
     let mut modules = Modules::default();
+    let mut sources = Sources::default();
     for file in files.lines() {
         let path = root().join(file);
         let Ok(text) = fs::read_to_string(&path) else {
@@ -130,6 +132,8 @@ pub(crate) fn run() -> Result<()> {
             if let Some(below) = file.strip_prefix(modules::FOLDER) {
                 modules.add(below, &text);
             }
+            check_has_tests(file, &text, &mut problems);
+            sources.add(file, &text);
         }
         if file.ends_with(".md") {
             check_links(file, &text, &mut problems);
@@ -139,6 +143,7 @@ pub(crate) fn run() -> Result<()> {
         }
     }
     modules.check(&mut problems);
+    sources.check(&mut problems);
     if !problems.is_empty() {
         bail!("{} problems\n  {}", problems.len(), problems.join("\n  "));
     }
@@ -244,6 +249,23 @@ fn check_source(file: &str, text: &str, problems: &mut Vec<String>) {
     }
 }
 
+/// Checks that a file among the tests contains one. What several tests share is in `tests/src`, or in a folder.
+fn check_has_tests(file: &str, text: &str, problems: &mut Vec<String>) {
+    let place = Path::new(file).parent().unwrap_or(Path::new(""));
+    let is_test = |line: &str| {
+        let line = line.trim_start();
+        line.starts_with("#[test]") || line.starts_with("#[tokio::test")
+    };
+    if place.ends_with("tests")
+        && !place.iter().any(|part| part == "src")
+        && !text.lines().any(is_test)
+    {
+        problems.push(format!(
+            "{file}: no test; move what tests share to tests/src, or to a folder"
+        ));
+    }
+}
+
 /// Checks that relative links of Markdown files lead to existing files.
 fn check_links(file: &str, text: &str, problems: &mut Vec<String>) {
     let folder = Path::new(file).parent().unwrap_or(Path::new(""));
@@ -267,6 +289,30 @@ fn check_links(file: &str, text: &str, problems: &mut Vec<String>) {
             if !root().join(folder).join(target).exists() {
                 problems.push(format!("{file}:{}: link to missing {target}", number + 1));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_without_a_test_is_reported_among_tests_only() {
+        let found = |file: &str, text: &str| {
+            let mut problems = Vec::new();
+            check_has_tests(file, text, &mut problems);
+            problems.len()
+        };
+        assert_eq!(found("tests/tests/shared.rs", "pub fn body() {}\n"), 1);
+        assert_eq!(found("tests/tests/a.rs", "#[test]\nfn works() {}\n"), 0);
+        assert_eq!(found("crates/a/tests/a.rs", "#[tokio::test]\n"), 0);
+        for shared in [
+            "tests/src/a.rs",
+            "crates/a/tests/support/mod.rs",
+            "crates/a/src/tests/b.rs",
+        ] {
+            assert_eq!(found(shared, ""), 0, "{shared}");
         }
     }
 }
