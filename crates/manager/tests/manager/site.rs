@@ -177,5 +177,13 @@ async fn idle_connections_do_not_keep_a_probe_away() {
     assert_eq!(get(probes, "/healthz").await, (200, "ok".into()));
     let read = idle[0].read(&mut [0; 1]).await;
     assert!(matches!(read, Ok(0) | Err(_)), "the oldest is closed");
+    let newest = idle.last_mut().unwrap();
+    newest
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await
+        .unwrap();
+    let mut start = [0; 12];
+    newest.read_exact(&mut start).await.unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200", "the newest is open");
     running.stop().await.unwrap();
 }
