@@ -2,7 +2,8 @@
 //! rules of Kubernetes.
 //!
 //! [`graph`] stores the ownership relations and decides which objects to examine. [`examine`] reads one object from the
-//! API server and acts. Nothing is deleted based on the graph alone.
+//! API server and acts. Nothing is deleted based on the graph alone. The manager's cache does not fit, because the kinds
+//! are discovered at run time, and only the relations of their objects are kept.
 
 mod examine;
 mod graph;

@@ -1,4 +1,7 @@
 //! Updates the cached objects, and decides what to examine after a change.
+//!
+//! The manager's cache does not fit, because a decision needs the previous version of an object, several kinds under one
+//! lock, and an index.
 
 use std::sync::Arc;
 
