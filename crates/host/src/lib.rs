@@ -5,6 +5,10 @@
 //! - [`seats`]: the connections and streams that a listener admits.
 //! - [`address`]: the address by which a client is counted.
 //! - [`browser`]: requests that a web page makes a browser send to a listener of this host.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "pauses and limits of connections; elections are decided in the elector"
+)]
 
 pub mod address;
 pub mod browser;
