@@ -31,7 +31,7 @@ impl Overrun {
 
     /// Aborts this process like [`Abort`](Self::Abort), with a message that names the work. `message` must not block.
     pub fn abort_with(message: impl Fn(&Overran) -> String + Send + Sync + 'static) -> Self {
-        Self::call(move |overran| abort(message(overran)))
+        Self::call(move |overran| abort(&message(overran)))
     }
 }
 
@@ -66,7 +66,7 @@ impl Overran {
 
 /// Aborts. Another thread writes the message: whatever blocks the work may block standard error too, and
 /// nothing may delay the end.
-pub(super) fn abort(message: String) -> ! {
+pub(super) fn abort(message: &str) -> ! {
     let text = format!("tenure: {message}\n");
     let (said, heard) = std::sync::mpsc::channel();
     let speaker = std::thread::Builder::new().spawn(move || {

@@ -192,7 +192,7 @@ impl Watchdog {
         };
         let (lock, token) = (&overran.lock, overran.token.as_str());
         match &self.policy {
-            Overrun::Abort => abort(overran.message(handles)),
+            Overrun::Abort => abort(&overran.message(handles)),
             Overrun::Log => {
                 tracing::error!(%lock, token, handles, "work did not end in time; another process may lead now");
             }
@@ -200,7 +200,7 @@ impl Watchdog {
                 let act = std::panic::AssertUnwindSafe(|| act(&overran));
                 if std::panic::catch_unwind(act).is_err() {
                     // What it had to end may go on.
-                    abort(overran.message(handles));
+                    abort(&overran.message(handles));
                 }
             }
         }
