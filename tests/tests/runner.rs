@@ -55,6 +55,7 @@ mod real_provisioner;
 mod real_scheduler;
 mod real_server;
 mod real_storage;
+mod run_access;
 mod run_command;
 mod run_containment;
 mod run_options;

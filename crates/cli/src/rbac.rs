@@ -13,6 +13,9 @@ use tenure_lock::LockKind;
 /// Time limit of a permission check and of the query for the user's name.
 const LONGEST_CHECK: Duration = Duration::from_secs(10);
 
+/// Group and resource of Leases.
+const LEASES: (&str, &str) = ("coordination.k8s.io", "leases");
+
 /// One rule of a Role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
@@ -47,16 +50,20 @@ pub(crate) fn looking(kind: LockKind, name: &str) -> Vec<Rule> {
     objects(kind).into_iter().map(look).collect()
 }
 
+/// Returns the rule for reading one Lease.
+pub(crate) fn reading_lease(name: &str) -> Rule {
+    Rule::named(LEASES.0, LEASES.1, vec!["get"], name)
+}
+
 /// Returns the objects of a lock: group and resource.
 fn objects(kind: LockKind) -> Vec<(&'static str, &'static str)> {
     let (maps, endpoints) = (("", "configmaps"), ("", "endpoints"));
-    let leases = ("coordination.k8s.io", "leases");
     match kind {
-        LockKind::Leases => vec![leases],
+        LockKind::Leases => vec![LEASES],
         LockKind::ConfigMaps => vec![maps],
         LockKind::Endpoints => vec![endpoints],
-        LockKind::ConfigMapsLeases => vec![maps, leases],
-        LockKind::EndpointsLeases => vec![endpoints, leases],
+        LockKind::ConfigMapsLeases => vec![maps, LEASES],
+        LockKind::EndpointsLeases => vec![endpoints, LEASES],
     }
 }
 

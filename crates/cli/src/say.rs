@@ -191,6 +191,16 @@ pub(crate) fn second_signal(what: &str) {
     tracing::warn!(target: TARGET, text, "second signal");
 }
 
+/// Warns that candidates with slots and candidates without slots are not told apart, because the lease that shows it may
+/// not be read.
+pub(crate) fn slots_unchecked(namespace: &str, lease: &str) {
+    let text = format!(
+        "cannot check whether other candidates use this election with slots or without: missing permission: get \
+         leases.coordination.k8s.io \"{lease}\" in namespace \"{namespace}\"; apply the Role printed by `tenure run --print-rbac`"
+    );
+    tracing::warn!(target: TARGET, text, namespace, lease, "slots are not checked");
+}
+
 /// Formats the events of this module as sentences, and others as usual.
 pub(crate) struct Sentences(Format);
 

@@ -211,6 +211,11 @@ impl Run {
                 }
             }
         }
+        // An election is used with slots or without, so each kind of candidate reads the lease of the other kind.
+        rules.push(rbac::reading_lease(&match self.slots {
+            None => slots::name_of(election, 0),
+            Some(_) => election.clone(),
+        }));
         rules
     }
 }

@@ -9,6 +9,7 @@
 //! again after each term was won. [`tenure_core::slots`] decides; this module reads and writes.
 
 use std::collections::BTreeMap;
+use std::sync::Once;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -22,6 +23,7 @@ use tenure_lock::{LockKind, Resource, WatchOutcome};
 use super::args::Run;
 use super::{FAILED, USAGE};
 use crate::output::escaped;
+use crate::say;
 
 /// The label of every slot's lease.
 pub(super) const LABEL: &str = "tenure.dev/semaphore";
@@ -75,13 +77,34 @@ impl Place {
 
     /// Returns the path of the lease with the number of slots.
     fn first(&self) -> String {
-        let all = Resource::LEASE.path(&self.namespace);
-        format!("{all}/{}", name_of(&self.election, 0))
+        self.path_of(&name_of(&self.election, 0))
     }
 
-    /// Returns the number of slots for a candidate without slots, which needs no permission to read it.
+    fn path_of(&self, lease: &str) -> String {
+        format!("{}/{lease}", Resource::LEASE.path(&self.namespace))
+    }
+
+    /// Reads a lease of the other kind of candidates; `None` if it does not exist or may not be read. A missing
+    /// permission is reported once.
+    async fn read_if_allowed(&self, name: &str) -> Result<Option<Value>> {
+        static REPORTED: Once = Once::new();
+        let path = self.path_of(name);
+        let get = Request::get(&path).body(Vec::new())?;
+        match self.client.request::<Value>(get).await {
+            Ok(lease) => Ok(Some(lease)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                REPORTED.call_once(|| say::slots_unchecked(&self.namespace, name));
+                Ok(None)
+            }
+            Err(error) => Err(error).with_context(|| format!("cannot read {path}")),
+        }
+    }
+
+    /// Returns the number of slots for a candidate without slots, which may lack the permission to read it.
     async fn number(&self) -> Result<Option<u32>> {
-        let Some(lease) = read_if_allowed(&self.client, &self.first()).await? else {
+        let first = name_of(&self.election, 0);
+        let Some(lease) = self.read_if_allowed(&first).await? else {
             return Ok(None);
         };
         let ours = lease["metadata"]["labels"][LABEL] == self.election;
@@ -130,19 +153,14 @@ impl Place {
     /// Reads the lease of the election without slots. Returns whether a candidate leads it, and its name.
     async fn look_for_whole(&self, whole: &mut Whole, own: Duration) -> Result<(Led, String)> {
         let asked = SystemClock.now().local;
-        let path = format!(
-            "{}/{}",
-            Resource::LEASE.path(&self.namespace),
-            self.election
-        );
-        let lease = read_if_allowed(&self.client, &path).await?;
+        let lease = self.read_if_allowed(&self.election).await?;
         let kind = LockKind::Leases;
         let none = BTreeMap::new();
         let lock = kind.open(self.client.clone(), &self.namespace, &self.election, &none)?;
         let seen = match lock.apply_watch_event(0, lease, None) {
             WatchOutcome::Present(seen) => Some(seen),
             WatchOutcome::Absent => None,
-            WatchOutcome::ReadNeeded => bail!("{path} is not a Lease"),
+            WatchOutcome::ReadNeeded => bail!("{} is not a Lease", self.path_of(&self.election)),
         };
         let lease = seen.as_ref().map(|seen| seen.observation());
         let times = (asked, SystemClock.now());
@@ -240,16 +258,6 @@ impl Slot {
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => Some(None),
             Ok(Err(_)) | Err(_) => None,
         }
-    }
-}
-
-/// The lease at this path, if it exists and may be read.
-async fn read_if_allowed(client: &Client, path: &str) -> Result<Option<Value>> {
-    let get = Request::get(path).body(Vec::new())?;
-    match client.request::<Value>(get).await {
-        Ok(lease) => Ok(Some(lease)),
-        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot read {path}")),
     }
 }
 
