@@ -15,9 +15,10 @@ mod render;
 mod seeded;
 mod sites;
 mod tree;
+mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use equivalent::Equivalents;
 use sites::Change;
 use tree::{Source, Tree};
+use trial::Trial;
 
 const HELP: &str = "\
 cargo xtask mutants [TARGET...] [--file TEXT] [--sample N] [--seed S] [--again FILE] [--jobs N] [--quick] [--list]
@@ -37,7 +39,7 @@ cargo xtask mutants [TARGET...] [--file TEXT] [--sample N] [--seed S] [--again F
   --seed S     seed of the sample [default: 1]
   --again FILE try only the changes that a previous run missed; FILE is its output
   --jobs N     number of changes to try concurrently [default: the number of CPUs]
-  --quick      run only the first stage of each target, without the simulator
+  --quick      run only the first stage of each target, without simulator and processes
   --list       print the changes without trying them";
 
 /// The code to change, and the programs that must detect the changes.
@@ -61,6 +63,10 @@ struct Stage {
     args: &'static [&'static str],
     /// Time limit of one run. A change that makes it endless counts as detected.
     seconds: u64,
+    /// Whether the changed code ends other processes, so that it runs in a sandbox.
+    sandbox: bool,
+    /// For a build of a changed command: how to build the tests that run it as a process, and their package.
+    harness: Option<(&'static [&'static str], &'static str)>,
 }
 
 const TARGETS: &[Target] = &[
@@ -72,8 +78,10 @@ const TARGETS: &[Target] = &[
             Stage {
                 name: "unit",
                 build: &["test", "--package", "tenure-core", "--lib", "--no-run"],
-                args: &["--quiet"],
+                args: &[],
                 seconds: 60,
+                sandbox: false,
+                harness: None,
             },
             Stage {
                 name: "simulator",
@@ -87,6 +95,8 @@ const TARGETS: &[Target] = &[
                     "--no-model",
                 ],
                 seconds: 600,
+                sandbox: false,
+                harness: None,
             },
         ],
         least: 95.0,
@@ -100,14 +110,18 @@ const TARGETS: &[Target] = &[
             Stage {
                 name: "tests",
                 build: &["test", "--package", "tenure-lock", "--no-run"],
-                args: &["--quiet", "--skip", "contention::", "--skip", "election::"],
+                args: &["--skip", "contention::", "--skip", "election::"],
                 seconds: 120,
+                sandbox: false,
+                harness: None,
             },
             Stage {
                 name: "contention",
                 build: &["test", "--package", "tenure-lock", "--no-run"],
-                args: &["--quiet", "contention::", "election::"],
+                args: &["contention::", "election::"],
                 seconds: 300,
+                sandbox: false,
+                harness: None,
             },
         ],
         least: 92.0,
@@ -121,14 +135,18 @@ const TARGETS: &[Target] = &[
             Stage {
                 name: "unit",
                 build: &["test", "--package", "tenure", "--lib", "--no-run"],
-                args: &["--quiet", "deadline", "guard", "handle"],
+                args: &["deadline", "guard", "handle"],
                 seconds: 120,
+                sandbox: false,
+                harness: None,
             },
             Stage {
-                name: "tests",
-                build: &["test", "--package", "tenure", "--no-run"],
-                args: &["--quiet"],
+                name: "library",
+                build: &["test", "--package", "tenure", "--lib", "--no-run"],
+                args: &[],
                 seconds: 300,
+                sandbox: false,
+                harness: None,
             },
         ],
         least: 0.0,
@@ -138,12 +156,55 @@ const TARGETS: &[Target] = &[
         name: "run",
         package: "crates/cli",
         paths: &["crates/cli/src/commands/run"],
-        stages: &[Stage {
-            name: "tests",
-            build: &["test", "--package", "tenure-cli", "--no-run"],
-            args: &["--quiet"],
-            seconds: 300,
-        }],
+        stages: &[
+            Stage {
+                name: "unit",
+                build: &[
+                    "test",
+                    "--workspace",
+                    "--exclude",
+                    "tenure-tests",
+                    "--all-features",
+                    "--bin",
+                    "tenure",
+                    "--no-run",
+                ],
+                args: &["commands::run"],
+                seconds: 120,
+                sandbox: true,
+                harness: None,
+            },
+            Stage {
+                name: "processes",
+                build: &[
+                    "build",
+                    "--workspace",
+                    "--exclude",
+                    "tenure-tests",
+                    "--all-features",
+                    "--bin",
+                    "tenure",
+                ],
+                args: &[
+                    "run_",
+                    "--test-threads=6",
+                    "--skip=run_command_has_completions_and_man_pages",
+                ],
+                seconds: 300,
+                sandbox: true,
+                harness: Some((
+                    &[
+                        "test",
+                        "--package",
+                        "tenure-tests",
+                        "--test",
+                        "runner",
+                        "--no-run",
+                    ],
+                    "tests",
+                )),
+            },
+        ],
         least: 0.0,
         least_quick: 0.0,
     },
@@ -266,21 +327,31 @@ fn score(tree: &Tree, target: &Target, options: &Options) -> Result<()> {
         if index > 0 && options.quick {
             break;
         }
-        let programs = tree.build(target.package, &sources, stage.build, &mut unviable)?;
+        let mut programs = tree.build(target.package, &sources, stage.build, &mut unviable)?;
+        let mut folder = tree.folder_of(target.package, true);
+        if let Some((build, package)) = stage.harness {
+            programs = tree.harness(build, &programs)?;
+            folder = tree.folder_of(package, false);
+        }
         if index == 0 {
             chosen.retain(|change| !unviable.contains(&change.number));
             viable = chosen.len();
         }
-        let limit = Duration::from_secs(stage.seconds);
-        if runs(tree, target, &programs, stage, 0, limit)? {
+        let fails = |change: u32| notices(&programs, stage, &folder, change);
+        if fails(0)? {
             bail!("{} of {} fails without any change", stage.name, target.name);
         }
         let (listed, tried): (Vec<_>, Vec<_>) = chosen
             .into_iter()
             .partition(|change| equivalents.lists(change));
-        let notices =
-            |change: &Numbered<'_>| runs(tree, target, &programs, stage, change.number, limit);
-        let results = in_parallel(&tried, options.jobs(), &notices)?;
+        let tries = |change: &Numbered<'_>| {
+            let noticed = fails(change.number)?;
+            if !noticed {
+                eprintln!("not noticed by {}: {}", stage.name, change.key());
+            }
+            Ok(noticed)
+        };
+        let results = in_parallel(&tried, options.jobs(), &tries)?;
         let mut count = |path, what| {
             *noticed.entry(path).or_default().entry(what).or_default() += 1;
         };
@@ -376,16 +447,16 @@ fn in_parallel(
 }
 
 /// Returns whether one of the programs of a stage detects a change.
-fn runs(
-    tree: &Tree,
-    target: &Target,
-    programs: &[PathBuf],
-    stage: &Stage,
-    change: u32,
-    limit: Duration,
-) -> Result<bool> {
+fn notices(programs: &[PathBuf], stage: &Stage, folder: &Path, change: u32) -> Result<bool> {
     for program in programs {
-        if tree.notices(target.package, program, stage.args, change, limit)? {
+        let trial = Trial {
+            program,
+            args: stage.args,
+            folder,
+            sandbox: stage.sandbox,
+            limit: Duration::from_secs(stage.seconds),
+        };
+        if trial.fails(change)? {
             return Ok(true);
         }
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
@@ -162,84 +161,100 @@ impl Tree {
         bail!("{package} still does not compile after {BUILDS} builds")
     }
 
-    /// Returns the programs of a build, or its error locations: file, position, text.
+    /// Builds in the copy. The third-party crates are shared with the builds of the workspace.
     fn cargo(&self, args: &[&str]) -> Result<(Vec<PathBuf>, Vec<BuildError>)> {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let output = Command::new(cargo)
-            .args(args)
-            .arg("--message-format=json")
-            .current_dir(&self.folder)
-            .env("CARGO_BUILD_BUILD_DIR", &self.shared)
-            .env("CARGO_TARGET_DIR", self.shared.join("mutants/target"))
-            .env("CARGO_INCREMENTAL", "0")
-            .stderr(Stdio::piped())
-            .output()?;
-        let (mut programs, mut errors) = (Vec::new(), Vec::new());
-        for line in String::from_utf8_lossy(&output.stdout).lines() {
-            let Ok(message) = serde_json::from_str::<Value>(line) else {
-                continue;
-            };
-            if let Some(program) = message["executable"].as_str() {
-                programs.push(PathBuf::from(program));
-            }
-            let error = &message["message"];
-            if error["level"] == "error" {
-                let spans = error["spans"].as_array().into_iter().flatten();
-                let text = error["rendered"].as_str().unwrap_or_default();
-                for span in spans.filter(|span| span["is_primary"] == true) {
-                    let at = span["byte_start"]
-                        .as_u64()
-                        .and_then(|at| usize::try_from(at).ok());
-                    let file = span["file_name"].as_str().unwrap_or_default();
-                    errors.push((file.to_owned(), at.unwrap_or_default(), text.to_owned()));
-                }
-            }
-        }
-        if !output.status.success() && errors.is_empty() {
-            bail!(
-                "cargo {} failed:\n{}",
-                args.join(" "),
-                String::from_utf8_lossy(&output.stderr)
-            );
-        }
-        Ok((programs, errors))
+        let target = self.shared.join("mutants/target");
+        run_cargo(&self.folder, &target, Some(&self.shared), args)
     }
 
-    /// Returns whether a program fails, or does not end in time, with one change enabled; 0 is none.
-    pub(crate) fn notices(
-        &self,
-        package: &str,
-        program: &Path,
-        args: &[&str],
-        change: u32,
-        limit: Duration,
-    ) -> Result<bool> {
-        let mut child = Command::new(program)
-            .args(args)
-            .current_dir(self.folder.join(package))
-            .env("CARGO_MANIFEST_DIR", self.folder.join(package))
-            .env("TENURE_MUTATION", change.to_string())
-            // A tenth of the default of proptest, because every change runs all property tests.
-            .env("PROPTEST_CASES", "25")
-            .env("RUST_BACKTRACE", "0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("cannot run {}", program.display()))?;
-        let started = Instant::now();
-        loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(!status.success());
-            }
-            if started.elapsed() > limit {
-                child.kill()?;
-                child.wait()?;
-                return Ok(true);
-            }
-            std::thread::sleep(Duration::from_millis(3));
+    /// Builds test programs of the unchanged workspace, and copies them next to a changed program, where they look for it.
+    pub(crate) fn harness(&self, args: &[&str], changed: &[PathBuf]) -> Result<Vec<PathBuf>> {
+        let (programs, errors) = run_cargo(&self.root, &self.shared, None, args)?;
+        if let Some((_, _, text)) = errors.first() {
+            bail!("cargo {} failed:\n{text}", args.join(" "));
+        }
+        let folder = changed.first().and_then(|program| program.parent());
+        let folder = folder.context("no changed program was built")?.join("deps");
+        fs::create_dir_all(&folder)?;
+        let mut copies = Vec::new();
+        // Cargo also names the other programs of the package, which are not in the folder of tests.
+        let is_test = |program: &PathBuf| program.parent().is_some_and(|at| at.ends_with("deps"));
+        for program in programs.into_iter().filter(is_test) {
+            let copy = folder.join(program.file_name().context("a program has a name")?);
+            fs::copy(&program, &copy)?;
+            copies.push(copy);
+        }
+        Ok(copies)
+    }
+
+    /// Returns the folder in which the tests of a package run: of the copy, or of the unchanged workspace.
+    pub(crate) fn folder_of(&self, package: &str, changed: bool) -> PathBuf {
+        let root = if changed { &self.folder } else { &self.root };
+        root.join(package)
+    }
+}
+
+/// Returns the programs of a build, or its error locations: file, position, text.
+fn run_cargo(
+    folder: &Path,
+    target: &Path,
+    build: Option<&Path>,
+    args: &[&str],
+) -> Result<(Vec<PathBuf>, Vec<BuildError>)> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    // `cargo run` describes this tool to it. Build scripts that read these variables, as that of `ring` does, would run
+    // again after each change of the caller, and everything that depends on them would be built again.
+    for (name, _) in std::env::vars_os() {
+        let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        if name
+            .to_str()
+            .is_some_and(|name| of_package.iter().any(|of| name.starts_with(of)))
+        {
+            command.env_remove(name);
         }
     }
+    if let Some(build) = build {
+        command
+            .env("CARGO_BUILD_BUILD_DIR", build)
+            .env("CARGO_INCREMENTAL", "0");
+    }
+    let output = command
+        .args(args)
+        .arg("--message-format=json")
+        .current_dir(folder)
+        .env("CARGO_TARGET_DIR", target)
+        .stderr(Stdio::piped())
+        .output()?;
+    let (mut programs, mut errors) = (Vec::new(), Vec::new());
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let Ok(message) = serde_json::from_str::<Value>(line) else {
+            continue;
+        };
+        if let Some(program) = message["executable"].as_str() {
+            programs.push(PathBuf::from(program));
+        }
+        let error = &message["message"];
+        if error["level"] == "error" {
+            let spans = error["spans"].as_array().into_iter().flatten();
+            let text = error["rendered"].as_str().unwrap_or_default();
+            for span in spans.filter(|span| span["is_primary"] == true) {
+                let at = span["byte_start"]
+                    .as_u64()
+                    .and_then(|at| usize::try_from(at).ok());
+                let file = span["file_name"].as_str().unwrap_or_default();
+                errors.push((file.to_owned(), at.unwrap_or_default(), text.to_owned()));
+            }
+        }
+    }
+    if !output.status.success() && errors.is_empty() {
+        bail!(
+            "cargo {} failed:\n{}",
+            args.join(" "),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok((programs, errors))
 }
 
 fn is_root(package: &str, path: &str) -> bool {
