@@ -8,7 +8,7 @@ use tenure_core::{FencingToken, Guard, LocalTime, Now, StopReason};
 
 use super::board::{Board, LONGEST_LOOK, Tally, Watched};
 use super::thread::board;
-use super::watchdog::{LAST_MOMENT, Watchdog};
+use super::watchdog::{LAST_MOMENT, Watchdog, drop_at};
 use super::{Deadline, Overrun};
 use crate::clock::{Clock, SystemClock, TokioClock};
 use crate::tenure::Cell;
@@ -160,15 +160,69 @@ fn who_panics_is_looked_at_once_more() {
     assert_eq!(watched.0.load(Ordering::SeqCst), 2);
 }
 
-#[test]
-fn the_end_of_a_term_is_a_reason_to_look_again() {
+/// A watchdog of a term that lasts for an hour of the system clock.
+fn real_dog(policy: Overrun) -> Arc<Watchdog> {
     let clock = Arc::new(SystemClock);
-    let guard = Guard::new(clock.now(), Duration::from_secs(3600));
+    let hour = Duration::from_secs(3600);
+    let guard = Guard::new(clock.now(), hour);
     let token = (FencingToken::from(7), 3);
     let cell = Cell::new("lease a/b".into(), "me".into(), clock, token, guard);
+    Watchdog::start(Arc::new(cell), hour, policy)
+}
+
+/// Waits until the thread holds no reference any more.
+fn is_forgotten<T>(watched: &std::sync::Weak<T>) -> bool {
+    (0..6_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        watched.strong_count() == 0
+    })
+}
+
+#[test]
+fn ended_term_is_forgotten_long_before_its_deadline() {
+    // Other tests make the thread look at everything, too. Several rounds show that the end of the term does it.
+    for _ in 0..3 {
+        let dog = real_dog(Overrun::Log);
+        let watched = Arc::downgrade(&dog);
+        dog.drop_handle();
+        drop(dog);
+        assert!(is_forgotten(&watched));
+    }
+}
+
+#[test]
+fn cancelled_deadline_is_forgotten_long_before_its_time() {
+    for _ in 0..3 {
+        let at = SystemClock.now().local + Duration::from_secs(3600);
+        let deadline = Deadline::new(at, || {});
+        let watched = Arc::downgrade(&deadline.call);
+        drop(deadline);
+        assert!(is_forgotten(&watched));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_deadlines_on_the_system_clock_are_left_unlooked_until_due() {
+    let deadline = Deadline::new(SystemClock.now().local + Duration::from_secs(3600), || {});
+    assert!(deadline.call.on_system_clock());
+    assert!(real_dog(Overrun::Log).on_system_clock());
+    let (simulated, _) = dog(&TokioClock::new());
+    assert!(!simulated.on_system_clock());
+}
+
+#[test]
+fn work_is_dropped_a_quarter_second_early_or_after_three_quarters_of_a_short_time() {
+    let told = LocalTime::from_nanos(5_000_000_000);
+    let after = |millis| told + Duration::from_millis(millis);
+    for (deadline, dropped) in [(10_000, 9_750), (1_000, 750), (400, 300), (0, 0)] {
+        assert_eq!(drop_at(told, after(deadline)), after(dropped), "{deadline}");
+    }
+}
+
+#[test]
+fn the_end_of_a_term_is_a_reason_to_look_again() {
     let (send, aborted) = std::sync::mpsc::channel();
-    let policy = Overrun::call(move |_| send.send(()).unwrap_or_default());
-    let dog = Watchdog::start(Arc::new(cell), Duration::from_secs(3600), policy);
+    let dog = real_dog(Overrun::call(move |_| send.send(()).unwrap_or_default()));
     // As the driver does it, with a look of the thread between the two.
     dog.set_deadline(SystemClock.now().local);
     for _ in 0..1000 {

@@ -4,6 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use super::board::{Board, Watched};
 
+/// The thread calls hooks of programs, which need some stack.
+const STACK: usize = 128 * 1024;
+
 pub(super) fn board() -> &'static Board {
     static BOARD: OnceLock<Board> = OnceLock::new();
     static THREAD: OnceLock<()> = OnceLock::new();
@@ -11,7 +14,7 @@ pub(super) fn board() -> &'static Board {
     THREAD.get_or_init(|| {
         let thread = std::thread::Builder::new()
             .name("tenure-deadline".to_owned())
-            .stack_size(128 * 1024)
+            .stack_size(STACK)
             .spawn(|| BOARD.get_or_init(Board::default).run());
         // Without it terms still end by the clock and by the driver, so that is no reason to refuse
         // to lead; but somebody should know.

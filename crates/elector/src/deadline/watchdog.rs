@@ -214,7 +214,7 @@ impl fmt::Debug for Watchdog {
 }
 
 /// A little before the deadline, and at least three quarters of the time after it was told.
-fn drop_at(told: LocalTime, deadline: LocalTime) -> LocalTime {
+pub(super) fn drop_at(told: LocalTime, deadline: LocalTime) -> LocalTime {
     let time = deadline.since(told);
     told + time.saturating_sub(DROP_EARLY.min(time / 4))
 }
