@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use expect_test::expect;
 
-use super::{Table, config, play};
+use super::{Table, config, order, play};
 use crate::command::Command;
+use crate::time::WallTime;
 use crate::timing::Timing;
 
 const LEADING: &str = "0 start
@@ -474,4 +475,20 @@ fn duty_11_a_jump_that_was_seen_and_undone_ends_the_term_all_the_same() {
          1.3 worked
          1.4 expired 5",
     ));
+}
+
+#[test]
+fn duty_15_order_that_names_another_term_must_not_end_this_one() {
+    let table = Table::new(config());
+    let acquired = Some(WallTime::from_micros(5));
+    for (text, ours) in [
+        ("3", true),
+        ("3/baz@5", true),
+        ("3/bing@5", false),
+        ("3/baz@6", false),
+    ] {
+        let assert = || table.election.assert_addressed(&order(text), acquired);
+        let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(assert)).is_ok();
+        assert_eq!(passed, ours, "{text}");
+    }
 }
