@@ -287,7 +287,7 @@ pub(crate) mod tests {
         assert!(!tenure.is_leading(), "nobody had to tell it");
         assert_eq!(
             tenure.check().unwrap_err().to_string(),
-            "no longer leading by lease a/b: guard-expired"
+            "no longer holds lease a/b: guard-expired"
         );
         cell.extend(Guard::new(clock.now(), Duration::from_secs(10)));
         assert!(tenure.is_leading());
