@@ -95,7 +95,8 @@ impl History {
         match &seen {
             Some(seen) => terms::settle(&mut terms, seen),
             None => {
-                limits.push("the lock object was deleted; these terms are known from Events".into())
+                limits
+                    .push("the lock object was deleted; these terms are known from Events".into());
             }
         }
         // The first term does not count as a transition.
