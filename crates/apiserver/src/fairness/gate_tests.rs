@@ -121,12 +121,8 @@ async fn charge_is_returned_when_dropped_and_rejected_above_the_share() {
     let second = alice.take(Resource::Bodies, 250).unwrap();
     drop((first, second));
     drop(mallory.take(Resource::Bodies, 500).unwrap());
-    let bytes = mallory.take(Resource::Answers, 7).unwrap();
-    let bytes = bytes.attach(bytes::Bytes::from_static(b"content"));
-    assert_eq!((&bytes[..], gate.answer_bytes()), (&b"content"[..], 7));
-    let part = bytes.slice(..1);
-    drop(bytes);
-    assert_eq!(gate.answer_bytes(), 7, "a part keeps all of the memory");
+    let part = mallory.take(Resource::Answers, 7).unwrap();
+    assert_eq!(gate.answer_bytes(), 7);
     drop(part);
     assert_eq!(gate.answer_bytes(), 0);
 }
