@@ -114,7 +114,7 @@ impl Shared {
         if since.is_none() {
             tracing::warn!(lock = %self.lock, %error, "a request for the lock failed; retrying");
         } else if remind {
-            tracing::warn!(lock = %self.lock, %error, "requests for the lock have failed for 30s; retrying");
+            tracing::warn!(lock = %self.lock, %error, "requests for the lock are still failing after 30s; retrying");
         } else {
             tracing::debug!(lock = %self.lock, %error, "a request for the lock failed; retrying");
         }
