@@ -23,11 +23,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-kinds", &[]),
     (
         "tenure-manager",
-        &["tenure-core", "tenure-lock", "tenure", "tenure-exposition", "tenure-host"],
+        &[
+            "tenure-core",
+            "tenure-lock",
+            "tenure",
+            "tenure-exposition",
+            "tenure-host",
+        ],
     ),
     (
         "tenure-server",
         &[
+            "tenure-lock",
             "tenure",
             "tenure-manager",
             "tenure-apiserver",

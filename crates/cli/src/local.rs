@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, test_kill_process};
-use tenure_lock::in_words;
 use tenure_apiserver::server::{Instance, default_data_dir};
 use tenure_host::files;
+use tenure_lock::in_words;
 
 use crate::commands::run::close_inherited;
 

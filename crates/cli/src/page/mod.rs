@@ -22,8 +22,8 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
-use tenure_lock::LockKind;
 use tenure_host::seats::{Seat, StreamSeat, Streams};
+use tenure_lock::LockKind;
 use tokio::sync::mpsc;
 
 use crate::api;

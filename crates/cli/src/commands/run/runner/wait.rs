@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::select_all;
-use tenure_lock::duration::format as span;
 use tenure::{Event, Status, Term};
+use tenure_lock::duration::format as span;
 
 use super::super::obstacle::Obstacles;
 use super::super::{FAILED, code_of};
