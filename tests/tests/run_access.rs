@@ -82,6 +82,10 @@ impl Place {
     }
 
     /// Writes what the other kind of candidate writes: the number of slots, or a lease that was just renewed.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "another process compares the time with its clock"
+    )]
     fn use_otherwise(&self, has_slots: bool) {
         if has_slots {
             let now = format!("{:.6}", k8s_openapi::jiff::Timestamp::now());

@@ -259,6 +259,7 @@ proptest! {
         let (name, seed) = &seeds[pick % seeds.len()];
         let bytes = mutate(seed.clone(), mutations);
         match name.split('-').next() {
+            Some("roles") => fuzzing::roles(&bytes),
             Some("audit") => fuzzing::audit(&bytes),
             Some("fence") => fuzzing::fence(&bytes),
             Some("credentials") => fuzzing::credentials(&bytes),

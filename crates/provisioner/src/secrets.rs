@@ -297,7 +297,7 @@ mod tests {
                     (namespace, "n"),
                     ("csiProvisionerSecretName", "s"),
                 ],
-                "are the same",
+                "have the same meaning",
             ),
             (
                 &[(name, "${pod.name}"), (namespace, "n")],
@@ -311,9 +311,15 @@ mod tests {
                 &[(name, "${pvc.annotations['no']}"), (namespace, "n")],
                 "unknown token",
             ),
-            (&[(name, "S"), (namespace, "n")], "no name of a secret"),
-            (&[(name, "s"), (namespace, "a.b")], "no name of a namespace"),
-            (&[(name, "${}"), (namespace, "n")], "no name of a secret"),
+            (&[(name, "S"), (namespace, "n")], "not a valid secret name"),
+            (
+                &[(name, "s"), (namespace, "a.b")],
+                "not a valid namespace name",
+            ),
+            (
+                &[(name, "${}"), (namespace, "n")],
+                "not a valid secret name",
+            ),
             (&[("~secret-name", "d")], "missing"),
         ];
         for (pairs, text) in bad {

@@ -318,7 +318,9 @@ mod tests {
             (&b"a"[..], before.files["a.yaml"])
         );
         let read = folder.read("c.yaml");
-        assert!(matches!(read, Err(ReadError::Unusable(why)) if why.contains("out of the folder")));
+        assert!(
+            matches!(read, Err(ReadError::Unusable(why)) if why.contains("outside the folder"))
+        );
 
         // A new version of the ConfigMap.
         fs::create_dir(inside.join("..2026_02")).unwrap();

@@ -415,7 +415,7 @@ mod tests {
         let removed = Slot::new(place, 2, LIMIT);
         let why = "the number of slots of election e was changed to 2";
         assert_eq!(removed.gone(LIMIT).await.as_deref(), Some(why));
-        let why = format!("{why}: start it again with that");
+        let why = format!("{why}; restart with this number");
         assert_eq!(removed.refusal(LIMIT).await, Some((USAGE, why)));
     }
 
