@@ -455,7 +455,13 @@ mod tests {
         };
         let (current, earlier) = (order(0, "a"), order(7, "a"));
         let namesake = order(0, "b");
+        let also_current = StepDownOrder {
+            to: Some("b".to_owned()),
+            ..current.clone()
+        };
         for (first, second, expected) in [
+            (Some(&current), Some(&also_current), &current),
+            (Some(&also_current), Some(&current), &also_current),
             (Some(&earlier), Some(&current), &current),
             (Some(&current), Some(&earlier), &current),
             (Some(&namesake), Some(&current), &current),
