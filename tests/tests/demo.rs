@@ -62,7 +62,9 @@ fn demo_kills_leaders_and_measures_hand_overs() {
         .parse()
         .unwrap();
     assert!((1.0..20.0).contains(&seconds), "{crash}");
-    assert!(line("after SIGTERM").contains("1 times") && line("after SIGKILL").contains("1 times"));
+    for signal in ["after SIGTERM", "after SIGKILL"] {
+        assert!(line(signal).contains(" 1 hand-over, "), "{text}");
+    }
     assert!(!text.contains("http://"), "the page is disabled");
     assert_eq!(candidates(pid), 0);
 }

@@ -130,7 +130,7 @@ async fn unsupported_api_version_and_flag_are_reported() {
     let provisioner = rig
         .provisioner("other", &["--http-endpoint=127.0.0.1:0", "--enable-pprof"])
         .unwrap();
-    says(&provisioner, "/debug/pprof says what to use instead").await;
+    says(&provisioner, "GET /debug/pprof lists alternatives").await;
     says(&provisioner, "connected").await;
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }

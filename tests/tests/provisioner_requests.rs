@@ -164,7 +164,7 @@ fn secrets() -> Vec<Trial> {
                 (namespace, "<ns>"),
                 ("csiProvisionerSecretName", "s"),
             ],
-            "are the same",
+            "have the same meaning",
         ),
         refused(
             "secret-token",

@@ -214,7 +214,7 @@ fn run_command_does_not_use_the_local_server_in_kubernetes_or_if_disabled() {
         .unwrap();
     assert_eq!(code(&inside), 125);
     assert!(
-        stderr(&inside).contains("inside Kubernetes"),
+        stderr(&inside).contains("this pod has no service account token"),
         "{}",
         stderr(&inside)
     );

@@ -426,7 +426,8 @@ fn doctor_accepts_the_printed_role() {
         assert_eq!(report["healthy"], exists, "{report:#}");
         for finding in report["findings"].as_array().unwrap() {
             let summary = finding["summary"].as_str().unwrap();
-            let all = summary.starts_with("to see elections (status, top, history): missing list");
+            let all = summary
+                .starts_with("to see elections (status, top, history): missing permissions: list");
             let expected: &[&str] = match finding["check"].as_str().unwrap() {
                 "access" if all => &["warn"],
                 "elections" if !exists => &["fail"],
@@ -463,7 +464,7 @@ fn doctor_names_the_verb_that_is_missing() {
         "to campaign: missing permissions: get leases, list leases, watch leases, update leases, create leases",
         "verbs: [get, list, watch, update, patch]",
         "resourceNames: [\"web\"]",
-        "to steer (step-down, pause): missing patch leases",
+        "to steer (step-down, pause): missing permissions: patch leases",
     ] {
         assert!(text.contains(part), "no {part:?} in {text}");
     }
@@ -524,7 +525,7 @@ fn status_marks_flapping_elections_and_clock_skew() {
         clock["summary"]
             .as_str()
             .unwrap()
-            .contains("renewals of fast"),
+            .contains("renewal times of fast"),
         "{clock}"
     );
 }

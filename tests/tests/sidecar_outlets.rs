@@ -372,7 +372,10 @@ fn sidecar_outlets_strictly_like_the_old_one() {
     let outside = home.tenure(&["elect", "--election=e", "--use-cluster-credentials"]);
     let said = String::from_utf8_lossy(&outside.stderr);
     assert_eq!(outside.status.code(), Some(1), "{said}");
-    assert!(said.contains("no pod with a service account"), "{said}");
+    assert!(
+        said.contains("needs a pod with a service account"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -230,17 +230,20 @@ async fn own_name(client: &Client) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// Formats missing permissions: `update leases, create events in namespace x`.
+/// Formats missing permissions: `update leases, create events in namespace x`. A verb that is missing for several names
+/// of a resource is listed once.
 pub(crate) fn describe(missing: &Needs) -> String {
     let verbs = |rules: &[Rule]| {
-        let each = |rule: &Rule| {
-            let resource = rule.resource;
-            rule.verbs
-                .iter()
-                .map(move |verb| format!("{verb} {resource}"))
-                .collect::<Vec<_>>()
-        };
-        rules.iter().flat_map(each).collect::<Vec<_>>().join(", ")
+        let mut listed = Vec::new();
+        for rule in rules {
+            for verb in &rule.verbs {
+                let permission = format!("{verb} {}", rule.resource);
+                if !listed.contains(&permission) {
+                    listed.push(permission);
+                }
+            }
+        }
+        listed.join(", ")
     };
     let place = |(namespace, rules): &(String, Vec<Rule>)| {
         format!("{} in namespace {namespace}", verbs(rules))
