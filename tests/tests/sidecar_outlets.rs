@@ -573,7 +573,10 @@ fn sidecar_outlets_an_unreachable_server_is_exit_code_6_and_an_interrupt_ends_at
     let output = elect.stderr(Stdio::piped()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(6), "{said}");
-    assert!(said.contains("cannot read lease default/e within 0.500s"), "{said}");
+    assert!(
+        said.contains("cannot read lease default/e within 0.500s"),
+        "{said}"
+    );
     for (args, expected) in [
         (vec!["elect", "--election=e", "--kubeconfig=kubeconfig"], 0),
         (
