@@ -83,7 +83,7 @@ impl Elector {
     }
 
     /// Campaigns repeatedly until the [`Candidate`] is dropped. This is the lowest level of the API: the owner of the
-    /// [`Candidate`] receives each [`Event`] and runs the work of each [`Term`].
+    /// [`Candidate`] receives each [`Event`](crate::Event) and runs the work of each [`Term`].
     ///
     /// # Panics
     ///
