@@ -11,7 +11,7 @@ mod network;
 mod work;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use tenure_core::pair::Rules;
 use tenure_core::{Config, Input, Outcome, ResourceVersion, Source, undertaker};
@@ -72,9 +72,8 @@ pub struct World {
     tokens: TokenOrder,
     store: FencedStore,
     controller: Controller,
-    /// The incarnation that held the object when an operator last ordered its term to end, and the number of its term in
-    /// the order of the store.
-    ordered: Option<(u64, u64)>,
+    /// For each incarnation, the last of its terms that an operator ordered to end, as a number in the order of the store.
+    ordered: BTreeMap<u64, u64>,
     /// The revision before the last pause of a run with restores.
     before_pause: Option<u64>,
     request_kinds: Vec<Fault>,
@@ -136,7 +135,7 @@ impl World {
             tokens: TokenOrder::default(),
             store: FencedStore::default(),
             controller: Controller::default(),
-            ordered: None,
+            ordered: BTreeMap::new(),
             before_pause: None,
             traced,
         };

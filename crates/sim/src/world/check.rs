@@ -184,14 +184,13 @@ impl World {
             return;
         }
         let node = &self.nodes[i];
-        let ordered = self
-            .ordered
-            .filter(|(author, _)| *author == node.incarnation);
+        // A later order to another candidate may be given before the watch event of this one arrives.
+        let ordered = self.ordered.get(&node.incarnation);
         // A second winning write of the same term may have been applied before the order was given.
         let earlier = |term: u64| node.work.as_ref().is_some_and(|work| term < work.term);
         let text = match ordered {
             None => format!("node {i} obeys an order that was given to another candidate"),
-            Some((_, term)) if earlier(term) => {
+            Some(&term) if earlier(term) => {
                 format!("node {i} obeys an order that was given to an earlier term")
             }
             Some(_) => return,

@@ -387,7 +387,9 @@ impl World {
             to,
             sit_out,
         };
-        self.ordered = current.author.map(|author| (author, current.term));
+        if let Some(author) = current.author {
+            self.ordered.insert(author, current.term);
+        }
         self.register.order(Orders {
             step_down: Some(Box::new(step_down)),
             ..current.seen.orders.clone()
