@@ -187,7 +187,7 @@ pub(crate) async fn order(
     Err(refused)
 }
 
-/// What to do about an election that does not exist.
+/// Advice for an election that does not exist.
 pub(crate) const LIST_THEM: &str = "run `tenure status -A` to list elections";
 
 /// States that an election does not exist.

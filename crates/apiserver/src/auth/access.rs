@@ -1,19 +1,19 @@
-//! What the API asks of security while it handles a request.
+//! Security checks that need more than the request line.
 //!
-//! The pipeline in front authenticates and authorizes the request line. Some answers need more: a PUT
-//! that turns out to create, a role that must not grant more than its author has, the review kinds,
-//! tokens for service accounts. They go through [`Access`].
+//! The server authenticates and authorizes the request line before the API handles the request. These requests need
+//! further checks, which [`Access`] makes: a PUT that creates an object, a role that must not grant more than its author
+//! has, the review kinds, and tokens for service accounts.
 
 use serde_json::Value;
 
 use super::{Attributes, User};
 
-/// The answer of an authorizer.
+/// The decision of an authorizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the request may go on.
+    /// Whether the request is allowed.
     pub allowed: bool,
-    /// Why; may be empty.
+    /// The reason; may be empty.
     pub reason: String,
 }
 
@@ -22,11 +22,11 @@ pub struct Decision {
 pub struct IssuedToken {
     /// The signed token.
     pub token: String,
-    /// When it ends, in seconds since the epoch.
+    /// Time at which it expires, in seconds since the epoch.
     pub expires_at: i64,
 }
 
-/// What a token for a service account shall say.
+/// The claims of a token for a service account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenClaims<'a> {
     /// Namespace of the service account.
@@ -35,11 +35,11 @@ pub struct TokenClaims<'a> {
     pub name: &'a str,
     /// Its uid.
     pub uid: &'a str,
-    /// For whom it is; never empty.
+    /// Audiences of the token; never empty.
     pub audiences: &'a [String],
-    /// How long it shall live.
+    /// Lifetime in seconds.
     pub seconds: i64,
-    /// What it lives and dies with besides the account.
+    /// The object whose deletion makes the token invalid, in addition to the account.
     pub bound: Option<BoundObject<'a>>,
 }
 
@@ -63,29 +63,29 @@ pub struct Rules {
     pub non_resource_rules: Vec<Value>,
 }
 
-/// Why a role or a binding may not be stored.
+/// Reason for which a role or a binding must not be stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotGranted {
-    /// It grants more than the writer has; the request is answered 403.
+    /// It grants more than the writer has. The response is 403.
     #[error("{0}")]
     Beyond(String),
-    /// What a binding would grant is unknown, because its role is not there; answered 404.
+    /// The role of a binding does not exist, so its rules are unknown. The response is 404.
     #[error("{resource}.rbac.authorization.k8s.io {name:?} not found")]
     NoRole {
         /// `roles` or `clusterroles`.
         resource: &'static str,
-        /// Of the role.
+        /// Name of the role.
         name: String,
     },
 }
 
-/// The audience of tokens when a client names none.
+/// The audience of a token if the client names none.
 pub const DEFAULT_AUDIENCE: &str = "https://kubernetes.default.svc";
 
-/// Security, as seen by the API.
+/// Security checks of the API.
 pub trait Access: Send + Sync + 'static {
-    /// May this user do that, as its request turned out to need?
+    /// Decides whether a user may do what its request needs in addition to the request line.
     fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
 
     /// Returns whether a decision about this user is short enough for a thread of the runtime.
@@ -93,31 +93,33 @@ pub trait Access: Send + Sync + 'static {
         true
     }
 
-    /// What would the answer be, if this user wanted to do that? Somebody only asks.
+    /// Returns the decision that a request of this user would get, for the review kinds.
     fn review(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
 
-    /// Who is the owner of this bearer token, and for which of the asked audiences is it good?
-    /// `Err` is the text for `TokenReview.status.error`.
+    /// Returns the user of a bearer token, and those of the audiences for which it is valid.
+    ///
+    /// # Errors
+    /// The text for `TokenReview.status.error`.
     fn review_token(
         &self,
         token: &str,
         audiences: &[String],
     ) -> Result<(User, Vec<String>), String>;
 
-    /// Makes a token for a service account.
+    /// Issues a token for a service account.
     fn issue_token(&self, claims: &TokenClaims<'_>) -> Result<IssuedToken, String>;
 
-    /// The longest life of a token, in seconds; a request for more gets a token of this life.
+    /// Returns the maximum lifetime of a token in seconds. A request for a longer one gets a token with this lifetime.
     fn max_token_seconds(&self) -> Option<i64> {
         None
     }
 
-    /// May this user store this role or binding? Called before every write of an RBAC kind, with
-    /// the plural name, the namespace (empty at cluster scope), the version that the write replaces
-    /// (`None` where it creates) and the object after the write.
+    /// Checks that a user may store a role or binding. The API calls it before every write of an RBAC kind, with the
+    /// plural name, the namespace (empty at cluster scope), the replaced version (`None` for a new object) and the object
+    /// after the write.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the rejection.
     fn check_grant(
         &self,
         user: &User,
@@ -127,16 +129,16 @@ pub trait Access: Send + Sync + 'static {
         object: &Value,
     ) -> Result<(), NotGranted>;
 
-    /// The rules of a user in a namespace.
+    /// Returns the rules of a user in a namespace.
     fn rules(&self, user: &User, namespace: &str) -> Rules;
 
-    /// The public keys of service account tokens as a JSON web key set, if there are any.
+    /// Returns the public keys of service account tokens as a JSON web key set, if tokens are issued.
     fn key_set(&self) -> Option<Value> {
         None
     }
 }
 
-/// Allows everything and knows no tokens; for plain tests of the API.
+/// Allows every request and accepts no token. For tests of the API.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllowAll;
 
@@ -157,7 +159,7 @@ impl Access for AllowAll {
     }
 
     fn issue_token(&self, _: &TokenClaims<'_>) -> Result<IssuedToken, String> {
-        Err("this server makes no tokens".into())
+        Err("this server issues no tokens".into())
     }
 
     fn check_grant(

@@ -78,22 +78,9 @@ impl Access for Auth {
     }
 
     fn rules(&self, user: &User, namespace: &str) -> Rules {
-        let all = || vec!["*".to_owned()];
         let rules = match &self.rbac {
             Some(rbac) => rbac.rules(user, namespace),
-            None => vec![
-                Rule {
-                    verbs: all(),
-                    api_groups: all(),
-                    resources: all(),
-                    ..Rule::default()
-                },
-                Rule {
-                    verbs: all(),
-                    non_resource_urls: all(),
-                    ..Rule::default()
-                },
-            ],
+            None => Rule::everything().into(),
         };
         let mut out = Rules::default();
         for rule in rules {

@@ -52,7 +52,7 @@ pub(crate) enum Review {
     Token,
     /// Whether the user of the request may do something.
     SelfAccess,
-    /// What the user of the request may do in a namespace.
+    /// The rules that apply to the user in a namespace.
     SelfRules,
     /// Whether another user may do something.
     Access,

@@ -13,13 +13,13 @@ pub use verb::Verb;
 
 pub(crate) use query::{Query, percent_decode, query_value};
 
-/// What a request wants to do, as authorization sees it.
+/// The parts of a request line that authorization uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes<'a> {
     /// The verb as roles write it: [`Verb::as_str`], or any text that an access review asks about, for example
     /// `impersonate`.
     pub verb: &'a str,
-    /// What it wants to do it to.
+    /// The object or path of the request.
     pub target: Target<'a>,
 }
 
@@ -46,13 +46,13 @@ pub enum Target<'a> {
 /// The parsed line of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// What it does.
+    /// The verb of the request.
     pub verb: Verb,
-    /// Where it goes.
+    /// The parsed path.
     pub route: Route,
 }
 
-/// The two families of paths.
+/// The path of a request: of a resource, or another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// `/api/v1/...`, `/apis/GROUP/VERSION/...` with a resource.

@@ -2,7 +2,7 @@
 
 use http::Method;
 
-/// What a request does: a verb of the API, or the method of a request to any other path.
+/// The verb of an API request, or the method of a request for another path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verb {

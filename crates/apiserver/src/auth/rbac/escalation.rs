@@ -55,7 +55,7 @@ impl<'a> Grant<'a> {
                 let mut rules = rules(new);
                 // The roles that an aggregation will select are not known yet, so it counts as granting everything.
                 if new.get("aggregationRule").is_some_and(|a| !a.is_null()) {
-                    rules.extend(everything());
+                    rules.extend(Rule::everything());
                 }
                 if rules.is_empty() {
                     return None;
@@ -187,23 +187,6 @@ fn rules(role: &Value) -> Vec<Rule> {
     role.get("rules")
         .and_then(|rules| serde::Deserialize::deserialize(rules).ok())
         .unwrap_or_default()
-}
-
-fn everything() -> [Rule; 2] {
-    let all = || vec!["*".to_owned()];
-    [
-        Rule {
-            verbs: all(),
-            api_groups: all(),
-            resources: all(),
-            ..Rule::default()
-        },
-        Rule {
-            verbs: all(),
-            non_resource_urls: all(),
-            ..Rule::default()
-        },
-    ]
 }
 
 /// Shortens a text that is too long for a valid name.

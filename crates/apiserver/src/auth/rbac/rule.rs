@@ -26,6 +26,24 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// Returns the rules of `cluster-admin`: every verb on every resource and path.
+    pub(crate) fn everything() -> [Self; 2] {
+        let all = || vec!["*".to_owned()];
+        [
+            Self {
+                verbs: all(),
+                api_groups: all(),
+                resources: all(),
+                ..Self::default()
+            },
+            Self {
+                verbs: all(),
+                non_resource_urls: all(),
+                ..Self::default()
+            },
+        ]
+    }
+
     /// Whether the rule grants the request.
     #[must_use]
     pub fn matches(&self, attributes: &Attributes<'_>) -> bool {
