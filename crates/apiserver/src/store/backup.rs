@@ -9,9 +9,9 @@
 //! - two restores never share a microsecond, even of the same file into two directories;
 //! - the number stays below 2^53, JavaScript's largest exact integer, for the next two centuries.
 //!
-//! If the clock cannot be right, because it shows the distant past or less than a revision of the backup or the
-//! replaced store, the restore adds 2^40 and a random part to those revisions. That is more than three years at ten
-//! thousand writes a second.
+//! A clock is unusable if it shows a time before 2026, or less than the revision of the backup or of the replaced
+//! store. The restore then adds 2^40 and a random number to the highest of those revisions. At ten thousand writes a
+//! second, a store needs more than three years for 2^40 revisions.
 //!
 //! All older revisions are expired, so watches start again. No lease has a valid token until its next term, because
 //! the backup cannot contain later winners.
@@ -42,8 +42,8 @@ const MAGIC: &[u8; 8] = b"TENUREBK";
 const VERSION: u32 = 2;
 /// The version of backups without keys, which earlier versions can read.
 const PLAIN_VERSION: u32 = 1;
-/// Limit of key and record lengths, above any object that the server accepts. Prevents an allocation of a damaged
-/// length.
+/// Limit of key and record lengths, above any object that the server accepts. A damaged length therefore cannot cause
+/// a huge allocation.
 const MAX_PART: u32 = 64 << 20;
 
 /// Result of a backup or restore.

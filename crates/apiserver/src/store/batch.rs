@@ -2,12 +2,12 @@
 //!
 //! # Terms and fencing tokens
 //!
-//! A fencing token is the revision of the write that won the lease's present term. The store keeps
-//! that revision with every object that has a `spec.holderIdentity`, also on disk. A write starts a
-//! new term when it creates the object or changes `spec.holderIdentity`, `spec.acquireTime` or
-//! `spec.leaseTransitions`; a renewal, which only moves `spec.renewTime`, keeps the term. Holder and
-//! acquire time together tell a process that comes back under its old name from one that renews.
-//! Zero means that no token is valid until the next term, which is how a restore leaves every lease.
+//! A fencing token is the revision of the write that won the current term of the lease. The store keeps that revision
+//! with every object that has a `spec.holderIdentity`, in memory and on disk. A write starts a new term if it creates
+//! the object or changes `spec.holderIdentity`, `spec.acquireTime` or `spec.leaseTransitions`. A renewal changes only
+//! `spec.renewTime` and keeps the term. The acquire time distinguishes a process that restarted under its old name
+//! from one that renews. A revision of zero means that no token is valid until the next term; a restore sets every
+//! lease to zero.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::limits::MAX_STORED_BYTES;
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) object: Arc<Object>,
-    /// The revision that won the present term; zero if there is no valid token.
+    /// The revision that won the current term; zero if there is no valid token.
     pub(super) term: u64,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Commit {
     pub(super) entry: Option<Entry>,
 }
 
-/// A write with all the work done that does not depend on its place in the order.
+/// A serialised write that waits for its revision.
 #[derive(Debug)]
 pub(super) struct Prepared {
     key: Key,
@@ -48,12 +48,12 @@ pub(super) struct Prepared {
     term: Term,
 }
 
-/// What a write means for the fencing token of its object.
+/// Effect of a write on the fencing token of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Term {
     /// The object is not a lock.
     None,
-    /// The token stays as it is.
+    /// The token stays valid.
     Keep,
     /// The write wins a new term.
     New,
@@ -62,8 +62,8 @@ pub(super) enum Term {
 impl Prepared {
     /// Serialises the write. Rejects it immediately if the published state already rules it out.
     ///
-    /// `present` is the published version. A caller can only know revisions that were published, so
-    /// if that is not the version the write expects, it never will be again.
+    /// `present` is the published version. A caller knows published revisions only. If the write expects another
+    /// revision, that revision is in the past and cannot become the current one again.
     pub(super) fn new(write: Write, present: Option<Arc<Object>>) -> Result<Self, WriteError> {
         let Write {
             key,

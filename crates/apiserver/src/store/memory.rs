@@ -1,4 +1,4 @@
-//! The in-memory engine, for tests and for servers that live as long as their data.
+//! The in-memory engine, for tests and for servers whose data may be lost with the process.
 
 use std::sync::Arc;
 

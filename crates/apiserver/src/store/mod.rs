@@ -311,8 +311,8 @@ pub trait Store: Send + Sync + 'static {
     fn revision(&self) -> u64;
     /// Returns the current version.
     fn get(&self, key: &Key) -> Option<Arc<Object>>;
-    /// Lists a part of the range, now or exactly at a past revision. A future revision means now; callers that need it
-    /// await [`Store::reached`] first.
+    /// Lists a part of the range, now or exactly at a past revision. A revision that is not published yet means now. A
+    /// caller that needs such a revision awaits [`Store::reached`] first.
     fn page(&self, range: &Range, at: Option<u64>, window: &Window<'_>)
     -> Result<Listing, Expired>;
     /// Lists the whole range; see [`Store::page`].
@@ -331,8 +331,8 @@ pub trait Store: Send + Sync + 'static {
     fn write(&self, write: Write) -> BoxFuture<'_, Result<Arc<Object>, WriteError>>;
     /// Starts a watch of the range after the given revision.
     fn watch(&self, range: Range, after: u64) -> Result<Box<dyn Watch>, Expired>;
-    /// Raises the revision by at least `by` without a write, and expires everything older: running
-    /// watches end with [`Expired`], and so do lists and watches from before. Returns the revision.
+    /// Raises the revision by at least `by` without a write, and expires all older revisions. Running watches end with
+    /// [`Expired`]; lists and watches of an older revision are rejected with it. Returns the new revision.
     fn jump(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>>;
     /// Returns the reason if writes are currently rejected; `readyz` shows it.
     fn failure(&self) -> Option<String>;

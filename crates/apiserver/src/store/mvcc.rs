@@ -62,7 +62,7 @@ struct Shelf {
 }
 
 impl Mvcc {
-    /// An empty state at `revision`.
+    /// Creates an empty state at `revision`.
     pub(super) fn new(retention: Retention, revision: u64) -> Self {
         let state = State {
             revision,
@@ -80,8 +80,8 @@ impl Mvcc {
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
-        // A panic while the lock is held would be a bug in this module. The state is still the published one, because
-        // it is changed only by steps that cannot fail.
+        // A panic under the lock would be a bug in this module. The state is consistent even then, because every step
+        // that changes it cannot fail.
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,12 +89,12 @@ impl Mvcc {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The published revision.
+    /// Returns the published revision.
     pub(super) fn revision(&self) -> u64 {
         self.read().revision
     }
 
-    /// The present version.
+    /// Returns the current version.
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Object>> {
         self.read().entry(key).map(|entry| entry.object.clone())
     }
@@ -281,7 +281,7 @@ impl State {
         self.find(&key.resource, &key.namespace, &key.name)
     }
 
-    /// Like [`State::entry`], without a key.
+    /// Like [`State::entry`], for callers that have no [`Key`].
     pub(super) fn find(&self, resource: &str, namespace: &str, name: &str) -> Option<&Entry> {
         self.shelves
             .get(resource)?
@@ -290,7 +290,7 @@ impl State {
             .get(name)
     }
 
-    /// Every object of every resource, ordered within a resource.
+    /// Returns every object of every resource, ordered within a resource.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.shelves
             .values()

@@ -29,7 +29,7 @@ pub(super) const QUEUE_BYTES: usize = 64 << 20;
 /// Overhead of a queued write in bytes.
 const OVERHEAD: usize = 1 << 10;
 
-/// Interval of retries on a full disk without writes.
+/// Interval of retries on a full disk while no write is queued.
 const RETRY: Duration = Duration::from_secs(1);
 
 const CLOSED: &str = "the store is closed";

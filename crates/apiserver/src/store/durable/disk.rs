@@ -35,8 +35,9 @@ pub(super) const FIRST: u64 = 1;
 /// that no revision is used twice even if the disk lost the last commit.
 pub(super) const RESERVE: u64 = 10_000;
 
-/// Cache of redb. It holds only the end of the log and the upper levels of the objects, which the next commits touch.
-/// Objects are served from other memory, and folding reads the log from the kernel's page cache.
+/// Size of redb's cache. The cache only needs the end of the log and the upper levels of the object table, which the
+/// next commits touch. Objects are served from the published state, and folding reads the log from the kernel's page
+/// cache.
 const CACHE_BYTES: usize = 4 << 20;
 
 /// Configuration of a store.
@@ -114,7 +115,7 @@ impl Disk {
         Self::with(path.clone(), file_media(path, false), Some(lock), config)
     }
 
-    /// Opens the given medium; `path` is for messages.
+    /// Opens the given medium; only messages use `path`.
     pub(super) fn with(
         path: PathBuf,
         media: Media,
@@ -304,7 +305,7 @@ impl Disk {
         })
     }
 
-    /// Path of the database file.
+    /// Returns the path of the database file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -315,8 +316,8 @@ impl Disk {
     }
 }
 
-/// Checks that a database exists. A new one is created under another name, so an empty file is damaged. redb would take
-/// it for a new one.
+/// Checks that a database exists. A new database is created under another name, so an empty file is a damaged one. redb
+/// would initialise it as a new database.
 pub(super) fn check_present(path: &Path) -> Result<(), OpenError> {
     let found = fs::metadata(path).map_err(io_error(path))?;
     if found.len() > 0 {
@@ -413,7 +414,7 @@ impl Drop for Lock {
     }
 }
 
-/// Locks the directory, or returns the process that has it.
+/// Locks the directory. The error names the process that holds the lock.
 pub(super) fn lock(dir: &Path) -> Result<Lock, OpenError> {
     let claimed = files::create_folder(dir).and_then(|()| files::check_folder(dir));
     claimed.map_err(io_error(dir))?;

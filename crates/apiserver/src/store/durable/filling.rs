@@ -1,7 +1,7 @@
 //! Creates databases: of an empty store, from a backup, and from a database with other keys.
 //!
-//! Invariant: a new database has another name until it is complete and durable. At every moment the name of the store
-//! belongs to one complete database.
+//! Invariant: a new database has a temporary name until it is complete and durable. The file name of the store
+//! therefore always refers to a complete database.
 
 use std::fs::{self, File};
 use std::io;
@@ -210,7 +210,7 @@ pub(super) fn rotate(
             } else {
                 filling.add(&entry)
             };
-            // The error of the new file is not one of the old file.
+            // The error concerns the new file, so it must not be reported as damage of the old one.
             added.map_err(|error| {
                 failed = Some(error);
                 Trouble::Damaged(String::new())

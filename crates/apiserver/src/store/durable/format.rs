@@ -29,7 +29,7 @@ const CRC: usize = 4;
 const RECORD_VERSION: usize = CRC + 8 + 8;
 const RECORD_HEADER: usize = RECORD_VERSION + 4;
 const BATCH_HEADER: usize = CRC + 4 + 8 * 4 + 1;
-/// In place of the length of the labels. No labels are that long.
+/// Stored in place of the length of the labels. No labels are that long.
 const ENCRYPTED: [u8; 4] = [0xff; 4];
 
 /// Count and fingerprint of a set of objects, for completeness checks.
@@ -339,7 +339,7 @@ fn check_record(
     Ok(key)
 }
 
-/// Reads revision and term from a record, and labels and JSON from its value in clear text.
+/// Reads revision and term from a record, and labels and JSON from its decrypted value.
 fn decode_fields(
     record: &[u8],
     value: &[u8],

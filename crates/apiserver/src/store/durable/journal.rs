@@ -23,8 +23,8 @@ const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects
 
 /// Size of the log: about twenty thousand renewals.
 pub(super) const LOG_BYTES: usize = 16 << 20;
-/// The log is folded when it exceeds its size by one part in this many. Folding less often is cheaper, but delays the
-/// commit that does it for longer.
+/// The log is folded when it exceeds its size by 1/`SLACK`. A smaller value folds less often, which is cheaper in
+/// total but delays the folding commit for longer.
 const SLACK: usize = 64;
 
 /// Numbers and sizes of the batches in the log.
@@ -41,7 +41,7 @@ pub(super) struct Content {
     pub(super) journal: Journal,
     pub(super) state: State,
     pub(super) entries: Vec<Entry>,
-    /// Number of entries that are not encrypted as they would be if they were written now.
+    /// Number of entries that are not encrypted as configured.
     pub(super) outdated: usize,
 }
 
@@ -193,8 +193,8 @@ pub(super) fn load(
     }))
 }
 
-/// Calls `each` with the encoded key and the record of every object. Checks the log and holds it in memory, but not the
-/// objects. The callee checks the records.
+/// Calls `each` with the encoded key and the record of every object. Checks the log and holds it in memory; objects are
+/// streamed. `each` checks the records.
 pub(super) fn scan(
     database: &Database,
     log_bytes: usize,

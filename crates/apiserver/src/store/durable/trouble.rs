@@ -119,8 +119,8 @@ pub(super) fn guarded<T>(
     done.unwrap_or_else(|panic| Err(Trouble::Panicked(text(&*panic))))
 }
 
-/// Returns the message for a panic of the database engine; `None` for any other panic. For the panic hook of programs
-/// with `panic = "abort"`, in which the store cannot return the panic as an error.
+/// Returns the message for a panic of the database engine; `None` for any other panic. Panic hooks of programs with
+/// `panic = "abort"` call it, because the store cannot return the panic as an error there.
 pub fn last_words(panic: &PanicHookInfo<'_>) -> Option<String> {
     let (work, path) = AT_WORK.take()?;
     let trouble = Trouble::Panicked(text(panic.payload()));

@@ -72,7 +72,7 @@ struct Keys {
     file: PathBuf,
 }
 
-/// One key of the file, as the base of the keys of values.
+/// One key of the file, from which the keys of values are derived.
 struct DataKey {
     id: KeyId,
     base: Prk,
@@ -96,7 +96,7 @@ impl fmt::Debug for Keys {
 pub struct Rotation {
     /// Objects that were read.
     pub read: u64,
-    /// Objects that were encrypted or stored in another way than configured.
+    /// Objects that were rewritten because they were not encrypted as configured.
     pub rewritten: u64,
     /// Objects that are encrypted now.
     pub encrypted: u64,

@@ -1,4 +1,4 @@
-//! Values open only with their key, as they were, and for their object. Key files are private.
+//! A value decrypts only with its key, unchanged, and for its own object. Key files are private.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -120,7 +120,7 @@ fn created_key_file_is_private_usable_and_not_replaced() {
     assert_eq!(fs::read(&file).unwrap(), before);
     let other = dir.path().join("other");
     assert_ne!(Encryption::create_key_file(&other).unwrap(), id);
-    // Two files in a row are the file of a rotation.
+    // A rotation concatenates two key files.
     let both = [before, fs::read(&other).unwrap()].concat();
     fs::write(&file, both).unwrap();
     let read = Encryption::read(&file, Scope::Secrets).unwrap();

@@ -1,4 +1,4 @@
-//! Calls to the connected member of etcd, with an exact account of their outcome.
+//! Calls to the connected member of etcd, whose errors state whether the call may have changed data.
 //!
 //! Invariant: a call that may have reached etcd is never sent again from here. The error says whether nothing was
 //! changed or the outcome is unknown.
@@ -26,8 +26,8 @@ use crate::store::WriteError;
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
 /// Timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Time that a call waits for a new connection, so that a restart of etcd or a change of the member is a pause and
-/// not an error.
+/// Time that a call waits for a new connection, so that a restart of etcd or a change of the member delays a call
+/// instead of failing it.
 const RECONNECT: Duration = Duration::from_secs(2);
 
 /// Error of a call.

@@ -1,7 +1,7 @@
 //! Encoding of objects in etcd.
 //!
-//! A key is `PREFIX/registry/GROUP/PLURAL/NAMESPACE/NAME`, with empty parts where there is no group or
-//! no namespace. A value is one line about the object and its JSON:
+//! A key is `PREFIX/registry/GROUP/PLURAL/NAMESPACE/NAME`. The group or the namespace may be empty. A value is a
+//! header line followed by the JSON of the object:
 //!
 //! ```text
 //! tenure1 term=self
@@ -11,9 +11,9 @@
 //! An encrypted value starts with `tenure2` instead of `tenure1`, and the encrypted JSON follows the line. The key of the
 //! object and the line are its associated data.
 //!
-//! The revision is etcd's, so the JSON has a gap for it that is filled when it is read. The term is
-//! the revision that won the present term of a lease: a number, `self` for the revision of this very
-//! value, or 0 where no token is valid.
+//! The revision is etcd's, so the JSON has a gap for it that is filled when the value is read. `term` is the revision
+//! that won the current term of a lease: a number, `self` for the revision of the value itself, or 0 if no token is
+//! valid.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ const ENCRYPTED: &[u8] = b"tenure2 term=";
 /// Start of an encrypted value that is not an object.
 const ENCRYPTED_OTHER: &[u8] = b"tenure2\n";
 const SELF: &str = "self";
-/// How the JSON of every stored version begins, up to its revision.
+/// Start of the JSON of every stored version, up to its revision.
 const HEAD: &[u8] = b"{\"metadata\":{\"resourceVersion\":\"";
 
 /// The keys below a prefix.
@@ -175,7 +175,7 @@ pub(super) fn open(
 ) -> Result<Version, Unreadable> {
     let wrong = |what: &str| damaged(key, what);
     let encrypted = value.starts_with(ENCRYPTED);
-    // Both have the same length.
+    // `ENCRYPTED` and `FORMAT` have the same length.
     if !encrypted && !value.starts_with(FORMAT) {
         return Err(wrong("it does not start as values of this version do"));
     }

@@ -1,9 +1,10 @@
 //! The task that keeps the published state equal to the content of etcd.
 //!
-//! It reads everything once, at one revision, and follows from there with one watch. After a broken connection it
-//! connects to the next member, and the watch continues after the last observed revision, so no event is missed or
-//! repeated. Everything is read again in two cases: etcd compacted the missing events, or one foreign transaction
-//! changed several objects at one revision. Then all running watches of clients expire, because they missed events.
+//! It reads everything once, at one revision, and then follows with one watch. If the connection breaks, it connects to
+//! the next member. The watch continues after the last observed revision, so no event is missed or repeated.
+//!
+//! Everything is read again in two cases: etcd compacted the missing events, or one foreign transaction changed several
+//! objects at one revision. All running watches of clients then expire, because they missed events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -257,7 +258,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Returns the reason why a value cannot be read. The first read ends with a missing key, because waiting does not help.
+    /// Returns the reason why a value cannot be read. A missing key ends the first read, because a retry cannot succeed.
     fn unreadable(&self, error: Unreadable) -> String {
         let why = error.to_string();
         if let Unreadable::Locked(what) = error {

@@ -1,8 +1,8 @@
 //! Rewrites the values in etcd that are not encrypted as configured, while servers run.
 //!
 //! Every rewrite compares the revision of the value, so that a concurrent write of a server is never lost. A pass that
-//! finds nothing to rewrite is the last one. An interrupted rotation continues where it stopped, because a later pass
-//! only reads the values that are done.
+//! finds nothing to rewrite is the last one. An interrupted rotation can be repeated: a pass reads every value but
+//! rewrites only those that are not encrypted as configured.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl EtcdStore {
     ///
     /// # Errors
     /// Returns an error if etcd cannot be used, a value cannot be read, or a server still writes with another key. The
-    /// values that were rewritten until then stay so, and another call continues.
+    /// values that were already rewritten keep their new encryption, and another call continues.
     pub async fn rotate_keys(
         config: EtcdConfig,
         mut progress: impl FnMut(Rotation),

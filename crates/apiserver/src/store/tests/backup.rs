@@ -1,4 +1,4 @@
-//! Backups: consistent under load, refused when damaged, never a step back in revisions.
+//! Backups: saved under load, damaged, and restored. A restore never reuses a revision.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,7 +84,7 @@ async fn a_backup_under_load_is_one_moment() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(MemoryStore::new());
     let stop = Arc::new(AtomicBool::new(false));
-    // The writer sets a, then b, to the same number: no moment has b ahead, or a ahead by two.
+    // The writer sets first a and then b to the same number, so that a == b or a == b + 1 at every revision.
     let writer = tokio::spawn({
         let (store, stop) = (store.clone(), stop.clone());
         async move {
@@ -155,7 +155,7 @@ async fn restores_of_one_backup_start_apart() {
     let store = MemoryStore::new();
     set(&store, &key("a", "x"), json!({})).await;
     save(&store, &file).unwrap();
-    // The second generation: the backup of a store that was itself restored a moment ago.
+    // The second backup is of a store that was itself just restored.
     restore(&file, dir.path().join("first"), &Encryption::OFF).unwrap();
     let first = RedbStore::open(dir.path().join("first")).unwrap();
     save(&first, &file).unwrap();
@@ -184,7 +184,7 @@ async fn a_store_is_replaced_whole_and_kept() {
         matches!(error, BackupError::Store(OpenError::InUse { .. })),
         "{error}"
     );
-    // Far ahead of the clock, as after a restore on a day when it was wrong.
+    // A restore with a wrong clock can leave the revision far ahead of the clock.
     let ahead = store.jump(1 << 60).await.unwrap();
     let before = content(&store);
     drop(store);
@@ -202,7 +202,7 @@ async fn a_store_is_replaced_whole_and_kept() {
     std::fs::rename(kept.unwrap(), old.join("store.redb")).unwrap();
     assert_eq!(content(&RedbStore::open(&old).unwrap()), before);
 
-    // What a crash in the middle leaves: a part, and a second name of the store.
+    // A crash during a replacement leaves a partial file and a second hard link to the store.
     std::fs::write(home.join("store.redb.part"), "half").unwrap();
     std::fs::hard_link(home.join("store.redb"), home.join("store.redb.before-1")).unwrap();
     assert!(

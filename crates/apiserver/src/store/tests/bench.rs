@@ -1,4 +1,4 @@
-//! Measurements, not checks.
+//! Measurements of throughput, start time and memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::super::testing::{key, put};
 use super::super::{Encryption, Expected, Key, MemoryStore, Range, RedbStore, Scope, Store};
 
-/// As large as a Lease with its managed fields.
+/// Returns an object of the size of a Lease with its managed fields.
 fn lease(n: u64) -> Value {
     json!({
         "metadata": {
@@ -29,7 +29,7 @@ fn lease(n: u64) -> Value {
     })
 }
 
-/// Renews leases for some seconds, each writer its own.
+/// Renews leases for some seconds and prints the rate. Every writer renews its own leases.
 async fn rate(store: Arc<dyn Store>, writers: u64, objects: u64) {
     let length: u64 = std::env::var("TENURE_BENCH_SECONDS").map_or(3, |s| s.parse().unwrap());
     let (before, used) = (Instant::now(), Used::now());
@@ -69,7 +69,7 @@ async fn rate(store: Arc<dyn Store>, writers: u64, objects: u64) {
     );
 }
 
-/// What the process has used so far.
+/// Processor time and written bytes of the process so far.
 struct Used {
     ticks: f64,
     written: f64,

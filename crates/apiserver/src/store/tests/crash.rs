@@ -1,9 +1,8 @@
-//! kill -9 in the middle of a load, again and again.
+//! Kills a process with SIGKILL while it writes, many times, and checks the store after each kill.
 //!
-//! The child is this test program, started for one test only. It writes to its own keys and fights
-//! over one shared key, and says on standard output what it is about to do and what was answered. A
-//! line is one system call, so the order of lines is an order of real time, and the parent has every
-//! line that the child got out. What [`History`] wants of these lines must hold.
+//! The child process is this test program with a filter for one test. Its writers update their own keys and compete for
+//! one shared key. They print every attempt and every result. A line is one system call, so lines are in real-time
+//! order and none is lost. [`History`] checks the lines.
 
 use std::env;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -21,7 +20,7 @@ use super::histories::{Counts, History, Present};
 use super::medium::small;
 
 const DIR: &str = "TENURE_CRASH_DIR";
-/// How many children are killed.
+/// Environment variable with the number of children to kill.
 const CRASHES: &str = "TENURE_CRASHES";
 const WORKERS: usize = 4;
 const WRITERS: usize = 6;
@@ -76,12 +75,12 @@ async fn child() {
     }
 }
 
-/// When a child is killed.
+/// Time at which a child is killed.
 #[derive(Clone, Copy, Debug)]
 enum Life {
-    /// So long after it was started, which may be before or while it opens the store.
+    /// After this time since its start, possibly before the store is open.
     FromTheStart(Duration),
-    /// So long after its first write may have begun.
+    /// After this time since it opened the store.
     FromTheFirstWrite(Duration),
 }
 
@@ -96,7 +95,7 @@ impl Life {
     }
 }
 
-/// Runs the child until it is killed; returns what it said.
+/// Runs a child, kills it, and returns its output.
 fn run(dir: &Path, life: Life) -> String {
     let mut child = Command::new(env::current_exe().unwrap())
         .args([
@@ -137,7 +136,8 @@ fn run(dir: &Path, life: Life) -> String {
     reader.join().unwrap().unwrap()
 }
 
-/// Half of the stores are in memory, where a child gets much further before it is killed.
+/// Creates a directory for a store. Half of the directories are in memory, where a child makes more writes before it is
+/// killed.
 fn place(worker: usize) -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if worker.is_multiple_of(2) && memory.is_dir() {
@@ -147,7 +147,7 @@ fn place(worker: usize) -> tempfile::TempDir {
     }
 }
 
-/// Compares what was said with what is there.
+/// Compares the history with the content of the store.
 fn check(history: &mut History, dir: &Path) {
     let store = RedbStore::configured(dir, small()).unwrap();
     history.check(store.revision(), |name| {
@@ -170,7 +170,7 @@ fn crash(worker: usize, left: &AtomicUsize) -> History {
     let take = || left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
     while take().is_ok() {
         history.read(&run(dir.path(), Life::random()));
-        // Now and then the next child recovers alone, from a file that nobody has put in order.
+        // `check` recovers the file. Skipping it lets the next child recover.
         if rand::random_ratio(1, 3) {
             check(&mut history, dir.path());
         }

@@ -1,4 +1,4 @@
-//! Damaged files: an error that names the file, or the right content, and nothing else.
+//! A damaged file either fails to open with an error that names it, or has the right content.
 
 use std::panic;
 
@@ -11,11 +11,11 @@ use super::super::{OpenError, RedbStore, Store};
 use super::durable::content;
 use super::medium::{Medium, small};
 
-/// What became of a store: its bytes, and what a reader of them may find.
+/// The bytes of a store, and the content that may be read from them.
 struct Image {
     bytes: Vec<u8>,
-    /// All that was acknowledged; and the same without the last batch, which redb takes for unfinished where
-    /// a crash leaves it only the damaged header to go by.
+    /// The acknowledged content, with and without the last batch. After a crash and with a damaged header, redb treats
+    /// the last batch as unfinished.
     content: [Content; 2],
     /// The highest revision that was acknowledged.
     revision: u64,
@@ -23,14 +23,14 @@ struct Image {
 
 type Content = std::collections::BTreeMap<String, (u64, Vec<u8>)>;
 
-/// The end of the process that wrote it.
+/// How the process that wrote the file ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     InOrder,
     Killed,
 }
 
-/// A store of a few hundred objects.
+/// Returns the image of a store with a few hundred objects.
 async fn sample(end: End) -> Image {
     let medium = Medium::default();
     let store = RedbStore::on(medium.media(), small()).unwrap();
@@ -57,7 +57,7 @@ async fn sample(end: End) -> Image {
 }
 
 impl Image {
-    /// What was found must have been there, and no revision may come again.
+    /// Checks that the content was acknowledged and that no revision can be reused.
     fn check(&self, found: &RedbStore, what: &str) {
         let (content, revision) = (content(found), found.revision());
         assert!(self.content.contains(&content), "{what}: other content");
@@ -86,7 +86,7 @@ async fn flip(end: End, rounds: usize) {
     let (mut found, mut torn) = (0, 0);
     for round in 0..rounds {
         let mut bad = image.bytes.clone();
-        // The header and the pages that hold something; the rest of the file is zeroes.
+        // Flips a bit in the header or in the used pages, because the rest of the file is zeroes.
         let within = if round % 4 == 0 { 512 } else { used };
         let at = usize::try_from(rng.next_u64()).unwrap() % within;
         bad[at] ^= 1 << (rng.next_u32() % 8);
@@ -96,7 +96,7 @@ async fn flip(end: End, rounds: usize) {
             Ok(store) => {
                 image.check(&store, &format!("{end:?}, flip at {at}"));
                 torn += usize::from(content(&store) != image.content[0]);
-                // What redb believes about free pages must not cost what is there.
+                // A damaged list of free pages must not let new writes overwrite existing objects.
                 for n in 0..20 {
                     set(&store, &key("ns", &format!("new-{n}")), json!({"n": n})).await;
                 }

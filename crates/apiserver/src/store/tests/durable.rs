@@ -14,7 +14,7 @@ fn open(medium: &Medium) -> RedbStore {
     RedbStore::on(medium.media(), small()).unwrap()
 }
 
-/// Name to revision and JSON.
+/// Returns the revision and JSON of every object by name.
 pub(super) fn content(store: &dyn Store) -> BTreeMap<String, (u64, Vec<u8>)> {
     let objects = store.list(&everything(), None).unwrap().objects;
     let row = |o: &Arc<super::super::Object>| (o.key.to_string(), (o.revision, o.json.to_vec()));
@@ -93,7 +93,7 @@ async fn a_directory_has_one_process() {
 async fn an_emptied_file_is_not_a_new_store() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("store.redb");
-    // What a crash in the middle of the very first start leaves is one.
+    // A crash during the first start leaves only the partial file, and the next start creates a new store.
     std::fs::write(dir.path().join("store.redb.part"), "half").unwrap();
     drop(RedbStore::open(dir.path()).unwrap());
     std::fs::write(&file, "").unwrap();
@@ -197,7 +197,7 @@ async fn of_many_writers_one_wins_each_revision() {
     assert_eq!(store.revision(), first + 1);
 }
 
-/// Fills the store until it refuses; returns what it acknowledged.
+/// Fills the store until a write fails for lack of space. Returns the number of acknowledged writes.
 async fn fill(store: &dyn Store, prefix: &str) -> usize {
     let filler = "x".repeat(4000);
     for n in 0..20_000 {
@@ -333,7 +333,7 @@ async fn a_full_file_system_refuses_writes_and_recovers() {
     assert_eq!(content(&store), before);
 }
 
-/// A file system of 16 MiB, gone when dropped.
+/// A file system of 16 MiB, unmounted on drop.
 struct Tmpfs(tempfile::TempDir);
 
 impl Tmpfs {
@@ -363,7 +363,7 @@ async fn an_open_on_a_full_disk_is_no_step_back() {
     set(&store, &key("a", "x"), json!({})).await;
     let crashed = medium.bytes();
     let mut hits = 0;
-    // The room runs out at every write of the repair and of the first commit.
+    // The space runs out at every write of the repair and of the first commit in turn.
     for writes in 0..60 {
         let disk = Medium::of(crashed.clone());
         disk.fault(Faults {
@@ -403,8 +403,8 @@ async fn a_disk_that_hangs_does_not_take_the_memory() {
             try_set(&*store, &key("a", &n.to_string()), value).await
         });
     }
-    // The queue has room for some sixty of them. Half of all hear that there is none while the
-    // others wait for the disk: it hangs until then, however slowly the tasks start.
+    // The queue holds about sixty writes. The disk hangs until half of all writes were rejected, so that the result
+    // does not depend on how fast the tasks start.
     for _ in 0..100 {
         let busy = writes.join_next().await.unwrap().unwrap();
         assert!(matches!(busy, Err(WriteError::Busy)), "{busy:?}");

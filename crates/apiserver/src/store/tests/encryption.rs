@@ -14,9 +14,9 @@ use super::super::{
 };
 use super::medium::small;
 
-/// In the value of a Secret, and in its label.
+/// Text in the value and the label of a Secret.
 const SECRET: &str = "c2VjcmV0LW1hcmtlcg";
-/// In the value of a ConfigMap.
+/// Text in the value of a ConfigMap.
 const PLAIN: &str = "cGxhaW4tbWFya2Vy";
 
 fn object(resource: &str, name: &str) -> Key {
@@ -42,7 +42,7 @@ fn open(dir: &Path, encryption: &Encryption) -> Result<RedbStore, OpenError> {
     RedbStore::configured(dir, config)
 }
 
-/// Writes Secrets and other objects until the log is folded, so that both tables have them.
+/// Writes Secrets and other objects until the log is folded, so that both tables contain some.
 async fn fill(store: &dyn Store) {
     for n in 0..40 {
         let name = format!("s{}", n % 10);
@@ -95,7 +95,7 @@ async fn no_file_has_a_secret_in_clear_text() {
     let home = dir.path().join("home");
     let store = open(&home, &keys(&[1])).unwrap();
     fill(&store).await;
-    // As a kill -9 leaves it.
+    // The copy is the state after a SIGKILL.
     fs::copy(home.join("store.redb"), dir.path().join("crashed")).unwrap();
     save(&store, dir.path().join("backup")).unwrap();
     let before = content(&store);
@@ -177,7 +177,7 @@ async fn rotation_encrypts_a_plain_store_and_then_changes_the_key() {
     drop(store);
     assert_eq!(files_with(home, SECRET).len(), 1);
 
-    // A server with a key reads clear text. What it writes is encrypted.
+    // A store with a key reads clear text and writes encrypted values.
     let store = open(home, &keys(&[1])).unwrap();
     set(&store, &object("/secrets", "s0"), secret(100)).await;
     let (before, revision) = (content(&store), store.revision());

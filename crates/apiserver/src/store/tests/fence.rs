@@ -1,5 +1,5 @@
-//! A write under a fence happens only in the term that its token names, and one with other objects given only
-//! while they are as they were.
+//! A fenced write succeeds only in the term of its token. A write with preconditions on other objects succeeds only if
+//! those objects have not changed.
 
 use super::super::testing::{delete, key, lease, put, set};
 use super::super::{Expected, Fence, Given, MemoryStore, Store, Write, WriteError};

@@ -1,26 +1,32 @@
-//! Histories of compare-and-set, and whether one order of writes explains them.
+//! A checker for histories of compare-and-set writes.
 //!
-//! Writers fight over one shared object and write to objects of their own. They say what they are about to
-//! do and what was answered, in lines whose order is an order of real time:
-//! `@start REVISION`, `@try WRITER shared|own ID FROM`, `@ok WRITER shared|own ID REVISION`,
-//! `@no WRITER shared|own ID`. An ID is used once, is kept in the object, and FROM is that of the version
-//! to be replaced, or 0. From these lines and from what is there in the end follows whether
-//! - no acknowledged write is lost, and of each writer at most the one unanswered write is there;
-//! - no revision is seen twice, and all after a restart are above all before it;
-//! - compare-and-set on the shared object is linearizable: every version replaced the one before it, and
-//!   an operation that began after another was answered comes after it.
+//! Writers compete for one shared object and update objects of their own. They print every attempt and every result in
+//! real-time order:
 //!
-//! Two test programs have this file: that of the store, and `tests/tests/server_crash.rs` for the server.
+//! | line | meaning |
+//! |---|---|
+//! | `@start REVISION` | the store opened at this revision |
+//! | `@try WRITER shared\|own ID FROM` | the writer is about to replace the version with id FROM (0: no object) |
+//! | `@ok WRITER shared\|own ID REVISION` | the write was acknowledged |
+//! | `@no WRITER shared\|own ID` | the write was rejected with a conflict |
+//!
+//! Every ID is used once and is part of the stored object. The checker compares the lines with the final content:
+//! - No acknowledged write is lost. At most one unanswered write per writer was applied.
+//! - No revision is used twice. All revisions after a restart are higher than all revisions before it.
+//! - Compare-and-set on the shared object is linearizable. Every version replaced its predecessor, and an operation that
+//!   began after another was answered comes later in the order.
+//!
+//! `tests/tests/server_crash.rs` includes this file to check the server.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// One attempt to replace the version with id `from` (0 is none) by the version with `id`.
+/// One attempt to replace the version with id `from` (0: no object) with the version `id`.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     id: u64,
     from: u64,
     began: usize,
-    /// When it was answered, and with which revision; a conflict has none.
+    /// Line number of the result, and the revision unless the result is a conflict.
     answer: Option<(usize, Option<u64>)>,
 }
 
@@ -30,14 +36,14 @@ impl Attempt {
     }
 }
 
-/// What is there of an object.
+/// The stored version of an object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Present {
     pub(crate) id: u64,
     pub(crate) revision: u64,
 }
 
-/// What became of attempts.
+/// Number of attempts by result.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) acknowledged: usize,
@@ -45,18 +51,18 @@ pub(crate) struct Counts {
     pub(crate) unanswered: usize,
 }
 
-/// What writers said, over any number of restarts.
+/// The lines of the writers, over any number of restarts.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     lines: usize,
-    /// The highest revision that anyone has heard of.
+    /// The highest revision in the history.
     highest: u64,
-    /// Per object, in order of beginning: `shared`, or the number of the writer whose own it is.
+    /// The attempts of each object in order of their start. The key is `shared` or the number of the owning writer.
     attempts: BTreeMap<String, Vec<Attempt>>,
 }
 
 impl History {
-    /// Takes in what was said from one start of the store to its end.
+    /// Adds the output of one run of the store.
     pub(crate) fn read(&mut self, output: &str) {
         let mut open: HashMap<u64, (String, usize)> = HashMap::new();
         let mut seen = self.highest;
@@ -109,8 +115,8 @@ impl History {
         self.highest = seen;
     }
 
-    /// Compares what was said with what is there, by the names of objects, at this revision; returns
-    /// the id of each revision that was acknowledged.
+    /// Compares the history with the content at this revision. `present` returns an object by its name. Returns the id of
+    /// each acknowledged revision.
     pub(crate) fn check(
         &mut self,
         revision: u64,
@@ -128,7 +134,7 @@ impl History {
         used
     }
 
-    /// What became of all attempts.
+    /// Counts the attempts by result.
     pub(crate) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for attempt in self.attempts.values().flatten() {
@@ -142,8 +148,8 @@ impl History {
     }
 }
 
-/// The versions of one object in their order, which must explain every answer; revision to id, as far
-/// as revisions are known.
+/// Orders the versions of one object and checks that the order explains every result. Returns the known revisions with
+/// their ids.
 fn versions(attempts: &[Attempt], present: Option<Present>) -> Vec<(u64, u64)> {
     let by_id: HashMap<u64, &Attempt> = attempts.iter().map(|a| (a.id, a)).collect();
     let acked = attempts.iter().filter(|a| a.revision().is_some()).count();
@@ -151,7 +157,7 @@ fn versions(attempts: &[Attempt], present: Option<Present>) -> Vec<(u64, u64)> {
         assert_eq!(acked, 0, "acknowledged writes are lost");
         return Vec::new();
     };
-    // Backwards from what is there: each version names the one that it replaced.
+    // Goes backwards from the stored version, because each version names its predecessor.
     let mut chain = Vec::new();
     let mut id = present.id;
     while id != 0 {
@@ -177,7 +183,7 @@ fn versions(attempts: &[Attempt], present: Option<Present>) -> Vec<(u64, u64)> {
         chain[0]
     );
 
-    // Real time: nothing was answered before something with an earlier place began.
+    // No write may be answered before one of its predecessors began.
     let mut answered = usize::MAX;
     for attempt in &chain {
         assert!(
@@ -195,7 +201,7 @@ fn versions(attempts: &[Attempt], present: Option<Present>) -> Vec<(u64, u64)> {
         "revisions go back"
     );
 
-    // A refusal is right if the version that it expected was replaced before the refusal.
+    // A conflict is correct if the expected version was replaced before the conflict was reported.
     let successor: HashMap<u64, &Attempt> = chain.iter().map(|a| (a.from, *a)).collect();
     for refused in attempts {
         if let Some((at, None)) = refused.answer {

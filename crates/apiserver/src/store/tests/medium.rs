@@ -1,4 +1,4 @@
-//! A disk in memory: it remembers what was synced, and fails when told to.
+//! A disk in memory that records syncs and injects faults.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,7 +8,7 @@ use redb::StorageBackend;
 use super::super::Retention;
 use super::super::durable::{Config, Media};
 
-/// A store whose log is so short that tests see it folded.
+/// Returns a configuration with a log that is short enough to be folded in tests.
 pub(super) fn small() -> Config {
     Config {
         retention: Retention::default(),
@@ -23,19 +23,19 @@ pub(super) struct Medium(Arc<Mutex<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What a reader sees.
+    /// The content that readers see.
     bytes: Vec<u8>,
-    /// What is safe.
+    /// The content at the last sync.
     synced: Vec<u8>,
-    /// What was done since the last sync.
+    /// Operations since the last sync.
     pending: Vec<Op>,
     faults: Faults,
-    /// After so many more operations, a photo is taken.
+    /// Number of operations until a photo is taken.
     countdown: Option<usize>,
     photo: Option<Photo>,
 }
 
-/// What is safe at a moment, and what may or may not have reached the disk on top of it.
+/// The synced content at one moment, and the later operations, which may or may not have reached the disk.
 pub(super) type Photo = (Vec<u8>, Vec<Op>);
 
 #[derive(Clone, Debug)]
@@ -44,12 +44,12 @@ pub(super) enum Op {
     Len(usize),
 }
 
-/// What the disk does wrong.
+/// Faults to inject.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Faults {
-    /// Growing beyond this many bytes fails for want of space.
+    /// Growing beyond this many bytes fails with a lack of space.
     pub(super) room: Option<usize>,
-    /// After so many more writes, each fails for want of space.
+    /// After this many writes, every write fails with a lack of space.
     pub(super) writes: Option<usize>,
     /// Every sync fails.
     pub(super) sync: bool,
@@ -74,7 +74,7 @@ impl Medium {
         self.0.lock().unwrap().faults = faults;
     }
 
-    /// Every operation waits until this is dropped.
+    /// Blocks every operation until the returned value is dropped.
     pub(super) fn hang(&self) -> Hang<'_> {
         Hang {
             _held: self.0.lock().unwrap(),
@@ -85,18 +85,18 @@ impl Medium {
         self.0.lock().unwrap().bytes.len()
     }
 
-    /// The bytes as a process sees them.
+    /// Returns the content that readers see.
     pub(super) fn bytes(&self) -> Vec<u8> {
         self.0.lock().unwrap().bytes.clone()
     }
 
-    /// Takes a photo after so many operations.
+    /// Takes a photo after this many operations.
     pub(super) fn photo_after(&self, operations: usize) {
         let mut inner = self.0.lock().unwrap();
         (inner.countdown, inner.photo) = (Some(operations), None);
     }
 
-    /// The photo, or the present moment if it was not reached.
+    /// Returns the photo, or one of the current moment if none was taken.
     pub(super) fn photo(&self) -> Photo {
         let mut inner = self.0.lock().unwrap();
         inner.countdown = None;
@@ -105,12 +105,12 @@ impl Medium {
     }
 }
 
-/// A disk that does not answer.
+/// Blocks the disk until dropped.
 pub(super) struct Hang<'a> {
     _held: MutexGuard<'a, Inner>,
 }
 
-/// Repeats one operation on an image.
+/// Applies one operation to an image.
 pub(super) fn apply(bytes: &mut Vec<u8>, op: &Op) {
     match op {
         Op::Len(len) => bytes.resize(*len, 0),
@@ -156,7 +156,7 @@ impl StorageBackend for Medium {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut inner = self.0.lock().unwrap();
-        // A damaged header may ask for anything; no test needs more than this.
+        // A damaged header may request any length, and no test needs more than this.
         let room = inner.faults.room.unwrap_or(256 << 20);
         if at(len) > room && at(len) > inner.bytes.len() {
             return Err(io::ErrorKind::StorageFull.into());

@@ -1,4 +1,4 @@
-//! What every engine promises, and what each promises alone.
+//! Tests of the guarantees of all engines and of each engine.
 
 mod backup;
 mod bench;

@@ -1,4 +1,4 @@
-//! Both engines against the simplest possible store: a list of everything that ever happened.
+//! Compares both engines with a model: the list of all writes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const RETENTION: Retention = Retention {
     max_bytes: usize::MAX,
 };
 
-/// A log of a few batches, so that most are folded away.
+/// Returns a configuration whose log holds a few batches, so that most batches are folded.
 fn config(encryption: Encryption) -> Config {
     Config {
         retention: RETENTION,
@@ -120,7 +120,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// Everything that ever happened, and how far back one may ask.
+/// All writes, and the oldest revision that can be read.
 #[derive(Default)]
 struct Model {
     revision: u64,
@@ -150,7 +150,7 @@ impl Model {
         self.at(&range, u64::MAX).remove(key)
     }
 
-    /// The oldest revision whose successors are all retained.
+    /// Returns the oldest revision whose successors are all retained.
     fn oldest(&self, range: &Range) -> u64 {
         let events = self
             .log
@@ -169,7 +169,7 @@ impl Model {
     }
 }
 
-/// The engine under test; a restart makes a new one.
+/// The engine under test. A restart replaces it.
 enum Engine {
     Memory(MemoryStore),
     Redb(Medium, RedbStore),
@@ -326,7 +326,7 @@ fn list(store: &dyn Store, model: &Model, range: &Range, back: u64) {
     }
 }
 
-/// A list in pages is the list.
+/// Checks that a list in pages equals the whole list.
 fn in_pages(store: &dyn Store, range: &Range, at: Option<u64>, whole: &Listing) {
     let place = |o: &Arc<Object>| (o.key.namespace.clone(), o.key.name.clone());
     for limit in 1..4 {

@@ -1,4 +1,4 @@
-//! Power cuts: after a sync everything is there; since then, any part of the writes, torn anywhere.
+//! Power cuts: synced writes are kept. Any part of the later writes may be kept, and each may be torn.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::super::testing::{key, set};
 use super::super::{RedbStore, Store};
 use super::medium::{Medium, Op, apply, small};
 
-/// One of the images that a power cut may leave.
+/// Returns one of the images that a power cut may leave.
 fn image(medium: &Medium, rng: &mut TestRng, halfway: &mut usize) -> Vec<u8> {
     let (mut bytes, pending) = medium.photo();
     *halfway += usize::from(!pending.is_empty());
@@ -54,7 +54,7 @@ async fn no_acknowledged_write_is_lost_at_a_power_cut() {
         });
         let writers: Vec<_> = writers.collect();
         let answers = join_all(writers).await;
-        // The cut was before these answers, so it owes only the earlier ones.
+        // The power cut precedes the last acknowledgements, so only earlier writes must be kept.
         check(image(&medium, &mut rng, &mut halfway), &acked, round);
         acked.extend(answers.into_iter().map(Result::unwrap));
         check(image(&medium, &mut rng, &mut halfway), &acked, round);

@@ -1,4 +1,4 @@
-//! What clients of a server see of a disk that fails.
+//! Responses of a server whose disk fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ async fn read(server: &TestServer, name: &str) -> u16 {
     answer.code.as_u16()
 }
 
-/// The code of a health path, and what it says of the store.
+/// Returns the status code of a health path and its line about the store.
 async fn health(server: &TestServer, path: &str) -> (u16, String) {
     let answer = get(server.url(), path, "").await;
     let text = answer.body.as_str().unwrap_or_default();
@@ -49,7 +49,7 @@ async fn a_failed_sync_fails_readyz_and_every_later_write() {
         sync: true,
         ..Faults::default()
     };
-    // The disk is well again before the second write, which is refused all the same.
+    // The second write is rejected although the disk works again.
     for (name, faults) in [("first", sync), ("second", Faults::default())] {
         medium.fault(faults);
         let refused = create(&server, name).await;

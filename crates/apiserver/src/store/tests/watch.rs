@@ -1,4 +1,4 @@
-//! Watches: ordered, complete, without repeats, resumable, cut at their range, or expired.
+//! Watches deliver every event of their range once and in order, or expire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::super::{
     Event, EventKind, Expected, Expired, MemoryStore, Retention, Store, Watch, WatchEnd,
 };
 
-/// What is there without waiting.
+/// Returns the events that are available without waiting.
 fn drain(watch: &mut dyn Watch) -> Vec<Arc<Event>> {
     std::iter::from_fn(|| watch.next().now_or_never().map(Result::unwrap)).collect()
 }
@@ -131,7 +131,7 @@ async fn too_old_is_exact() {
     for n in 0..30 {
         set(&store, &key("a", &n.to_string()), json!({})).await;
     }
-    // Revisions 22..=31 are retained, so 21 is the oldest that misses nothing.
+    // Revisions 22..=31 are retained, so a watch can start after 21 but not after 20.
     let Err(expired) = store.watch(everything(), 20) else {
         panic!("20 misses revision 21")
     };
