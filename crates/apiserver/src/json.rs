@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-/// Returns the value at a JSON pointer without escapes and indices; this crate uses no others. `Value::pointer` copies
-/// every segment, which matters because each write looks up dozens of pointers.
+/// Returns the value at a JSON pointer. The pointer must not contain escapes or indices, which this crate does not use.
+/// `Value::pointer` supports them but copies every segment, and each write looks up dozens of pointers.
 pub(crate) fn at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
     let mut members = pointer.split('/');
     members.next();

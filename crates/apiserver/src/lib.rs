@@ -14,15 +14,15 @@
 //! | [`quantity`], [`timestamp`] | leaf types with their own text format |
 //! | [`patch`] | merge, JSON and strategic merge patches |
 //! | `crd` | kinds that clients define |
-//! | `apply` | server-side apply, and who owns which field |
-//! | [`selector`], [`names`] | label and field selectors; which names and keys are well formed |
-//! | [`auth`] | who is asking, and may they |
+//! | `apply` | server-side apply and field ownership |
+//! | [`selector`], [`names`] | label and field selectors; syntax of names and keys |
+//! | [`auth`] | authentication and authorization |
 //! | [`audit`] | the record of requests, users and outcomes |
-//! | [`pki`], [`tls`], [`kubeconfig`] | certificates made on first start, and how clients get them |
+//! | [`pki`], [`tls`], [`kubeconfig`] | certificates of the first start; kubeconfig files for clients |
 //! | `fairness` | shares of the server for each user |
 //! | [`request`], [`respond`] | the parsed request line; responses as bytes |
-//! | [`http`] | requests to calls, results to answers |
-//! | `registry` | the table of kinds, and what the verbs do to them |
+//! | [`http`] | conversion between HTTP and calls of the registry |
+//! | `registry` | the table of kinds, and the verbs on their objects |
 //! | [`status`] | error bodies |
 //! | [`server`] | listeners, limits, the request pipeline, the data directory |
 //! | [`test_server`] | a server for tests, with fault injection |

@@ -1,4 +1,4 @@
-//! Responses as bytes.
+//! Constructors of HTTP responses.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
@@ -8,21 +8,21 @@ use http_body_util::{BodyExt as _, Full};
 
 use crate::status::Failure;
 
-/// The body of every response. It fails only if a wrapper around it does.
+/// The body of every response. Its own bytes never fail; a wrapper may add errors.
 pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 
-/// A complete body.
+/// Returns a body with these bytes.
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into())
         .map_err(|never| match never {})
         .boxed_unsync()
 }
 
-/// An answer with a content type.
+/// Returns a response with a content type.
 pub(crate) fn bytes(code: StatusCode, kind: HeaderValue, body: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(full(body));
     *response.status_mut() = code;
@@ -31,17 +31,17 @@ pub(crate) fn bytes(code: StatusCode, kind: HeaderValue, body: impl Into<Bytes>)
     response
 }
 
-/// A JSON answer.
+/// Returns a JSON response.
 pub(crate) fn json(code: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
     bytes(code, JSON, body)
 }
 
-/// A plain text answer.
+/// Returns a plain text response.
 pub(crate) fn text(code: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
     bytes(code, PLAIN, body)
 }
 
-/// A failure as its `Status` body.
+/// Returns the response with the `Status` body of a failure.
 #[must_use]
 pub fn failure(failure: &Failure) -> Response<Body> {
     let code = StatusCode::from_u16(failure.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -5,23 +5,23 @@ use http::header::ACCEPT;
 
 use crate::status::Failure;
 
-/// The shape in which a client wants objects.
+/// The requested form of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Form {
-    /// As they are.
+    /// The complete object.
     #[default]
     Full,
     /// Only `metadata`.
     Partial,
-    /// A list of only `metadata`; there is no such form of a single object.
+    /// A list of objects with only `metadata`. Not valid for a single object.
     PartialList,
-    /// Rows for people; the version of the Table.
+    /// A Table of this version.
     Table(&'static str),
-    /// Discovery in one document; its version.
+    /// Aggregated discovery of this version.
     Discovery(&'static str),
 }
 
-/// The first clause of `Accept` that this server can give. Answers are JSON.
+/// Returns the form of the first clause of `Accept` that this server supports. Responses are JSON.
 pub(super) fn negotiate(headers: &HeaderMap) -> Result<Form, Failure> {
     let (mut any, mut transformed) = (false, false);
     for value in headers.get_all(ACCEPT) {

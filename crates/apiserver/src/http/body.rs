@@ -1,4 +1,4 @@
-//! Request bodies: read within a limit, decoded by content type, brought into the stored form.
+//! Request bodies: reads them within a limit, decodes them by content type, and converts them to the stored form.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -15,7 +15,7 @@ use crate::schema::{self, Message};
 use crate::status::{Cause, Failure};
 use crate::{canonical, protobuf, strict};
 
-/// How a body is written.
+/// Format of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Media {
     Json,
@@ -23,11 +23,11 @@ pub(super) enum Media {
     Protobuf,
 }
 
-/// A decoded object without `kind` and `apiVersion`, in the version the client sent.
+/// A decoded object without `kind` and `apiVersion`, in the version that the client sent.
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub(super) value: Value,
-    /// One `Warning` header each.
+    /// Texts of the `Warning` headers.
     pub(super) warnings: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ where
     }
 }
 
-/// The content type of a request; none means JSON.
+/// Returns the format of a request body; JSON if there is no content type.
 pub(super) fn media(headers: &HeaderMap) -> Result<Media, Failure> {
     match content_type(headers) {
         "" | "application/json" => Ok(Media::Json),
@@ -74,7 +74,7 @@ pub(super) fn media(headers: &HeaderMap) -> Result<Media, Failure> {
     }
 }
 
-/// The bare media type, without parameters.
+/// Returns the media type without parameters.
 pub(super) fn content_type(headers: &HeaderMap) -> &str {
     let value = headers
         .get(CONTENT_TYPE)
@@ -98,7 +98,7 @@ pub(super) fn decode(
     decode_as(known, media, bytes, validation)
 }
 
-/// Decodes a custom resource, whose schema is its definition's.
+/// Decodes a custom resource with the schema of its definition.
 fn decode_custom(
     custom: &CustomVersion,
     (group, version, kind): (&str, &str, &str),
@@ -166,7 +166,7 @@ fn decode_custom(
     Ok(Decoded { value, warnings })
 }
 
-/// Decodes an object that must be of this group, version and kind if it says what it is.
+/// Decodes an object. Its `apiVersion` and `kind` may be absent, but must not differ from these.
 pub(super) fn decode_as(
     (group, version, kind): (&str, &str, &str),
     media: Media,
@@ -224,7 +224,7 @@ pub(super) fn decode_as(
     Ok(Decoded { value, warnings })
 }
 
-/// The canonical form of an object, without `kind` and `apiVersion`.
+/// Returns the canonical form of an object, without `kind` and `apiVersion`.
 pub(super) fn canonical(
     message: Option<&'static Message>,
     value: Value,
@@ -240,10 +240,10 @@ pub(super) fn canonical(
     Ok(value)
 }
 
-/// Clients send these in the version of whatever they delete.
+/// Clients send this kind with the API version of the object that they delete.
 pub(super) const DELETE_OPTIONS: &str = "DeleteOptions";
 
-/// An object may leave out what it is, but not say something else.
+/// Checks that `kind` and `apiVersion` of an object are absent or as expected.
 fn check_kind(
     (group, version, kind): (&str, &str, &str),
     sent_version: &str,
@@ -266,7 +266,7 @@ fn check_kind(
     Ok(())
 }
 
-/// The text in a value that is one.
+/// Returns the text of a string value, or an empty text for any other value.
 pub(super) fn take_text(value: Option<Value>) -> String {
     match value {
         Some(Value::String(text)) => text,

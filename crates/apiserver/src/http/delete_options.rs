@@ -11,7 +11,7 @@ use crate::status::{Cause, Failure};
 
 const POLICIES: &[&str] = &["Foreground", "Background", "Orphan"];
 
-/// Reads them from a body and a query; the body counts where both say something.
+/// Reads the options from a body and a query. The body takes precedence.
 pub(super) fn parse(
     body: &Value,
     query: &Query<'_>,

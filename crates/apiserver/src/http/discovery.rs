@@ -1,4 +1,4 @@
-//! Discovery: which groups, versions and resources there are, in the old form and in one document.
+//! Discovery of groups, versions and resources, as separate documents and in the aggregated form.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -22,7 +22,7 @@ const VERBS: &[&str] = &[
     "watch",
 ];
 
-/// Answers `/api`, `/apis` and what lies between them and the resources; `None` for other paths.
+/// Answers `/api`, `/apis` and the paths of groups and versions below them; `None` for other paths.
 pub(super) fn answer<'k>(
     path: &str,
     headers: &HeaderMap,
@@ -124,7 +124,7 @@ fn group_document(kinds: &[&Kind], group: &str) -> Option<Value> {
     Some(document)
 }
 
-/// The kinds of a group-version, by plural name.
+/// Returns the kinds of a group and version, sorted by plural name.
 fn kinds_of<'a>(kinds: &[&'a Kind], group: &str, version: &str) -> Vec<(&'a Kind, &'a Version)> {
     let mut kinds: Vec<_> = kinds
         .iter()
@@ -274,7 +274,7 @@ fn sub_kind<'a>(kind: &'a Kind, version: &'a str, sub: Subresource) -> (&'a str,
     }
 }
 
-/// A short name for a text.
+/// Returns a short hash of a text in base64.
 pub(super) fn hash(text: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     STANDARD.encode(&digest.as_ref()[..8])

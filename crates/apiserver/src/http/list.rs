@@ -1,4 +1,4 @@
-//! Lists, in pages that belong to one revision.
+//! Lists. All pages of a list belong to one revision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,25 +15,25 @@ use crate::registry::Target;
 use crate::status::{Cause, Failure};
 use crate::store::{Expired, Listing, Object, Range, Store, Window};
 
-/// How long a request waits for a revision that is not there yet.
+/// Time that a request waits for a revision that is not published yet.
 const FUTURE_WAIT: Duration = Duration::from_secs(3);
 
-/// Where a list goes on.
+/// Position at which a list continues.
 #[derive(Debug, PartialEq, Eq)]
 struct Token {
-    /// `None` to go on at the present revision, inconsistently.
+    /// Revision of the list. `None` continues inconsistently at the current revision.
     revision: Option<u64>,
-    /// The last key that was given.
+    /// Namespace and name of the last returned object.
     after: (String, String),
 }
 
-/// The page of a list.
+/// One page of a list.
 pub(super) struct Page {
     pub(super) meta: ListMeta,
     pub(super) objects: Vec<Arc<Object>>,
 }
 
-/// The range that a collection covers.
+/// Returns the range of a collection.
 pub(super) fn range(target: &Target<'_>, selection: &Selection) -> Range {
     let namespaced = target.kind.namespaced && !target.namespace.is_empty();
     let name = selection
@@ -58,7 +58,7 @@ pub(super) fn range(target: &Target<'_>, selection: &Selection) -> Range {
     }
 }
 
-/// Objects that are looked at to find out whether a list is small.
+/// Number of objects up to which a list is small.
 const FEW: usize = 32;
 
 /// Returns whether a list takes no longer than the handling of one object.
@@ -68,7 +68,7 @@ pub(super) fn is_small(store: &Arc<dyn Store>, target: &Target<'_>, options: &Li
         after: None,
         limit: Some(FEW),
     };
-    // A list of an earlier revision reads the history, which may be long.
+    // A list at an earlier revision reads the history, which may be long.
     let present = options.revision.is_none_or(|revision| revision == 0);
     present
         && options.continue_token.is_none()
@@ -106,12 +106,12 @@ pub(super) async fn list(
     let exact = match (&token, options.revision, options.revision_match) {
         (Some(token), ..) => token.revision,
         (None, Some(revision), Some(Match::Exact)) => Some(revision),
-        // With a limit, a revision means exactly that one, so that all pages agree.
+        // With a limit, the list is at exactly the requested revision, so that all pages are consistent.
         (None, Some(revision), None) if revision > 0 && options.limit > 0 => Some(revision),
         _ => None,
     };
     catch_up(store, exact.or(options.revision)).await?;
-    // "Any version" is served whole, as from a cache.
+    // Revision 0 means any version. The real server answers it from its cache and ignores the limit.
     let limit = if options.revision == Some(0) && token.is_none() {
         0
     } else {
@@ -125,17 +125,17 @@ pub(super) async fn list(
         exact,
     };
     let page = match reading.page(after.clone(), limit, WINDOW) {
-        // So much was written meanwhile that the revision of the first window is history.
+        // Concurrent writes expired the revision of the first window, so all objects are read in one window.
         Err(_) if exact.is_none() => reading.page(after, limit, usize::MAX),
         page => page,
     };
     page.map_err(|_| expired(token.as_ref()))
 }
 
-/// So many objects are taken from the store at a time: writers wait while it looks.
+/// Maximum number of objects that are read from the store at a time, because writers wait for the read.
 const WINDOW: usize = 4096;
 
-/// A list on its way out of the store.
+/// A list that is being read from the store.
 struct Reading<'a> {
     store: &'a Arc<dyn Store>,
     range: Range,
@@ -144,10 +144,10 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// All windows belong to the revision of the first.
+    /// Reads one page. All windows belong to the revision of the first one.
     ///
-    /// With selectors the page is cut before it is known whether anything more will match, so a
-    /// token is given whenever unread objects remain.
+    /// With selectors, the page ends before it is known whether a later object matches. The page therefore has a
+    /// continue token whenever unread objects remain.
     fn page(
         &self,
         mut after: Option<(String, String)>,
@@ -210,8 +210,8 @@ fn place(object: &Object) -> (String, String) {
     (object.key.namespace.clone(), object.key.name.clone())
 }
 
-/// Makes sure that a read is as new as it has to be: without a revision, as anything that any server
-/// has acknowledged before.
+/// Waits until a read is recent enough. Without a revision, it must include every write that any server has
+/// acknowledged before.
 pub(super) async fn catch_up(store: &Arc<dyn Store>, revision: Option<u64>) -> Result<(), Failure> {
     match revision {
         Some(revision) => wait_for(store, revision).await,
@@ -220,15 +220,15 @@ pub(super) async fn catch_up(store: &Arc<dyn Store>, revision: Option<u64>) -> R
     }
 }
 
-/// Waits for a revision that a client has seen elsewhere.
+/// Waits for a revision that a client has received from another server.
 async fn wait_for(store: &Arc<dyn Store>, revision: u64) -> Result<(), Failure> {
     if revision <= store.revision() {
         return Ok(());
     }
     let reached = async {
         if store.shared() {
-            // What others keep in the same place brings no news here by itself. If it cannot be asked,
-            // the revision may come all the same.
+            // Writes below other prefixes of a shared etcd raise the revision without an event here, so the store must
+            // ask etcd. After an error the revision may still arrive.
             let _ = store.fresh().await;
         }
         store.reached(revision).await;
@@ -311,7 +311,7 @@ impl Token {
     }
 }
 
-/// The stored bytes of a page.
+/// Returns the stored bytes of a page.
 pub(super) fn bytes(objects: &[Arc<Object>]) -> impl ExactSizeIterator<Item = &Bytes> {
     objects.iter().map(|object| &object.json)
 }

@@ -1,4 +1,4 @@
-//! Prometheus metrics, under the names that dashboards for Kubernetes know.
+//! Prometheus metrics under the names of kube-apiserver, so that existing dashboards work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,7 +20,7 @@ const BUCKETS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 ];
 
-/// What a request was; texts from the table only, so that clients cannot make up label values.
+/// Labels of a request. All values come from the table of kinds, so that clients cannot create new label values.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub(super) struct Labels {
     verb: &'static str,
@@ -176,13 +176,13 @@ impl Metrics {
         }
     }
 
-    /// Counts a watch for as long as the guard lives.
+    /// Counts a watch until the returned guard is dropped.
     pub(super) fn watching(&self) -> Watching {
         self.watches.inc();
         Watching(self.watches.clone())
     }
 
-    /// Their content type and text for a request with these headers.
+    /// Returns the content type and the text of the metrics for a request with these headers.
     pub(super) fn text(
         &self,
         revision: u64,

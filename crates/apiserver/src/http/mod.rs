@@ -1,8 +1,8 @@
-//! HTTP on one side, the registry on the other: a request becomes a call, its result an answer.
+//! Converts HTTP requests to calls of the registry, and their results to responses.
 //!
-//! The pipeline in front (TLS, authentication, authorization) parses the request line with
-//! [`RequestInfo::parse`], authorizes [`RequestInfo::attributes`], and hands the request to
-//! [`Api::handle`]. Nothing in here opens sockets.
+//! The pipeline of the server handles TLS, authentication and authorization first. It parses the request line with
+//! [`RequestInfo::parse`], authorizes [`RequestInfo::attributes`], and calls [`Api::handle`]. This module opens no
+//! sockets.
 
 mod accept;
 mod body;
@@ -42,13 +42,13 @@ use crate::store::{Store, WriteError};
 use metrics::Metrics;
 use resource::{Call, Resolved};
 
-/// What an [`Api`] needs besides a store.
+/// Options of an [`Api`].
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// Security; [`AllowAll`] by default.
+    /// Security checks; [`AllowAll`] by default.
     pub access: Arc<dyn Access>,
-    /// Whether namespaces that are being deleted are emptied; else a controller has to.
+    /// Whether the API empties namespaces that are being deleted. Otherwise a controller must do it.
     pub purges_namespaces: bool,
     /// Counters of the audit log, for `/metrics`.
     pub(crate) audit: Option<crate::audit::Counts>,
@@ -79,11 +79,10 @@ pub struct Api {
 }
 
 impl Api {
-    /// Opens the API: makes the namespaces that always exist, takes up unfinished deletions and
-    /// starts to expire events.
+    /// Opens the API: creates the permanent namespaces, resumes unfinished deletions, and starts to expire events.
     ///
     /// # Errors
-    /// When the store refuses the first writes.
+    /// Returns an error if the store rejects the first writes.
     pub async fn open(store: Arc<dyn Store>, options: Options) -> Result<Arc<Self>, WriteError> {
         let registry = Registry::new(store, Arc::clone(&options.access));
         let registry = Arc::new(if options.purges_namespaces {
@@ -106,14 +105,14 @@ impl Api {
         }))
     }
 
-    /// Ends all watches cleanly; new ones end at once.
+    /// Ends all watches cleanly. New watches end immediately.
     pub fn shutdown(&self) {
         self.shutdown.send_replace(true);
     }
 
     /// Shows the use of these shares in the metrics.
     pub(crate) fn show_gate(&self, gate: Arc<Gate>) {
-        // A second server on the same API would not be shown; there is none.
+        // An API has one server, so the gate is set once.
         let _ = self.gate.set(gate);
     }
 
@@ -124,7 +123,7 @@ impl Api {
 
     /// Answers one request of an authenticated and authorized user.
     ///
-    /// A [`RequestInfo`] in the request's extensions is used instead of parsing the line again.
+    /// If the extensions of the request contain a [`RequestInfo`], the request line is not parsed again.
     pub async fn handle<B>(self: &Arc<Self>, request: Request<B>, user: &User) -> Response<Body>
     where
         B: hyper::body::Body,
@@ -223,12 +222,12 @@ impl Api {
     }
 }
 
-/// How many characters of warnings an answer has, and of each one if there are more. The real server has
-/// the same numbers.
+/// Maximum number of characters of all warnings in a response, and of each one if they exceed it. The real server has
+/// the same limits.
 const MOST_WARNED: usize = 4_096;
 const MOST_WARNED_EACH: usize = 256;
 
-/// Each warning once, as far as there is room.
+/// Returns each warning once, within the limits.
 fn warnings(all: &[String]) -> Vec<String> {
     let mut seen = HashSet::new();
     let unique: Vec<&String> = all.iter().filter(|text| seen.insert(*text)).collect();

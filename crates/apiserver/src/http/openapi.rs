@@ -1,8 +1,8 @@
-//! OpenAPI documents: what `kubectl explain` prints, and what makes kubectl validate on the server.
+//! OpenAPI documents, which `kubectl explain` prints and from which kubectl learns that the server validates fields.
 //!
-//! kubectl refuses to apply, create or edit if it finds no document for a kind. The document must say that PATCH takes
-//! `fieldValidation` and `dryRun`. A document is built for each request and dropped with its answer, so that a server
-//! that nobody asks for documents holds none.
+//! kubectl refuses to apply, create or edit if it finds no document for a kind. The document must declare the
+//! parameters `fieldValidation` and `dryRun` of PATCH. A document is built for each request and not cached, so that a
+//! server without such requests needs no memory for it.
 
 mod protobuf;
 mod schemas;
@@ -23,10 +23,10 @@ use schemas::{Dialect, GVK, Schemas};
 const V2_PROTOBUF: HeaderValue =
     HeaderValue::from_static("application/com.github.proto-openapi.spec.v2.v1.0+protobuf");
 
-/// Query parameters that clients look for before they use them.
+/// Query parameters that clients use only if the document declares them.
 const PARAMETERS: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
 
-/// Answers the paths below `/openapi`; `None` for what is not there.
+/// Answers the paths below `/openapi`; `None` if there is no such document.
 pub(super) fn answer(path: &str, headers: &HeaderMap, kinds: &[&Kind]) -> Option<Response<Body>> {
     match path.trim_matches('/') {
         "openapi/v2" => Some(v2(kinds, headers)),
@@ -70,7 +70,7 @@ fn v2(kinds: &[&Kind], headers: &HeaderMap) -> Response<Body> {
     respond::json(StatusCode::OK, document.to_string())
 }
 
-/// The schemas of all built-in kinds. Those of custom kinds are in the v3 documents only.
+/// Returns the schemas of all built-in kinds. The schemas of custom kinds are in the v3 documents only.
 fn definitions(kinds: &[&Kind]) -> Map<String, Value> {
     let descriptions = Descriptions::read();
     let mut schemas = Schemas::new(Dialect::V2, &descriptions);
@@ -84,7 +84,7 @@ fn definitions(kinds: &[&Kind]) -> Map<String, Value> {
 
 fn index(kinds: &[&Kind]) -> Value {
     let built_in = built_in_hashes();
-    // By path, so that the work grows with the number of custom kinds and not with its square.
+    // Groups the kinds by path, so that the cost is linear in the number of custom kinds.
     let mut custom: HashMap<String, Vec<&Kind>> = HashMap::new();
     for kind in kinds {
         for version in kind.versions().iter().filter(|v| v.custom.is_some()) {
@@ -113,7 +113,7 @@ fn index(kinds: &[&Kind]) -> Value {
     json!({"paths": paths})
 }
 
-/// The hashes of the documents of built-in kinds, which never change. The documents are not kept.
+/// Returns the hashes of the documents of built-in kinds, which never change. The documents are not cached.
 fn built_in_hashes() -> &'static HashMap<String, String> {
     static HASHES: OnceLock<HashMap<String, String>> = OnceLock::new();
     HASHES.get_or_init(|| {
@@ -137,7 +137,7 @@ fn url_hash(text: &str) -> String {
     hash.chars().filter(char::is_ascii_alphanumeric).collect()
 }
 
-/// The v3 operations of one group and version, by path.
+/// Returns the v3 operations of one group and version, by path.
 fn operations(kinds: &[&Kind], gv: &str) -> Map<String, Value> {
     let mut paths = Map::new();
     for (path, group, version, kind) in served(kinds) {
@@ -153,7 +153,7 @@ fn operations(kinds: &[&Kind], gv: &str) -> Map<String, Value> {
     paths
 }
 
-/// The v3 document of one group and version; `None` if nothing is served there.
+/// Returns the v3 document of one group and version; `None` if it is not served.
 fn document(kinds: &[&Kind], gv: &str, descriptions: &Descriptions) -> Option<Value> {
     let paths = operations(kinds, gv);
     if paths.is_empty() {
@@ -173,7 +173,7 @@ fn document(kinds: &[&Kind], gv: &str, descriptions: &Descriptions) -> Option<Va
     Some(json!({"openapi": "3.0.0", "info": info(), "paths": paths, "components": components}))
 }
 
-/// The schemas of custom kinds of one group and version.
+/// Returns the schemas of the custom kinds of one group and version.
 fn custom_schemas(kinds: &[&Kind], gv: &str) -> Map<String, Value> {
     let mut out = Map::new();
     for kind in kinds {
@@ -236,7 +236,7 @@ fn gv_path(group: &str, version: &str) -> String {
     }
 }
 
-/// Path of one object, group, version and kind of all that is served.
+/// Returns the path of an object, the group, the version and the kind of everything that is served.
 fn served<'a>(kinds: &[&'a Kind]) -> impl Iterator<Item = (String, &'a str, &'a str, &'a str)> {
     kinds.iter().copied().flat_map(|kind| {
         kind.versions().iter().map(move |version| {
@@ -280,7 +280,7 @@ mod tests {
         assert!(document("apis/nope/v1").is_none());
     }
 
-    /// `kubectl explain` finds a schema by the kind that it names.
+    /// `kubectl explain` finds a schema by its group, version and kind.
     #[test]
     fn every_built_in_kind_has_a_schema_with_a_description() {
         let descriptions = Descriptions::read();

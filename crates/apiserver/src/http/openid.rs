@@ -1,4 +1,4 @@
-//! What others need to check the tokens of service accounts: who signs them, and with which keys.
+//! OpenID discovery: the issuer and the public keys of service account tokens, with which other systems verify them.
 
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
@@ -8,7 +8,7 @@ use crate::auth::{Access, DEFAULT_AUDIENCE};
 
 const KEYS: &str = "/openid/v1/jwks";
 
-/// Answers the two paths; `None` for others, and where there are no keys.
+/// Answers the two paths; `None` for other paths and if there are no keys.
 pub(super) fn answer(path: &str, access: &dyn Access) -> Option<Response<Body>> {
     let keys = access.key_set()?;
     match path {

@@ -1,4 +1,4 @@
-//! Query parameters of the verbs, checked as the real server checks them.
+//! Query parameters of the verbs, validated like in the real server.
 
 use http::HeaderMap;
 use serde_json::{Value, json};
@@ -9,13 +9,13 @@ use crate::selector::{FieldSelector, LabelSelector};
 use crate::status::{Cause, Failure};
 use crate::store::{Fence, Key, Object};
 
-/// The header that makes a write conditional on a lease.
+/// Name of the header that makes a write conditional on a lease.
 pub(super) const FENCE_HEADER: &str = "tenure-fence";
 
-/// Most bytes of the name of an owner of fields.
+/// Maximum length of the name of a field manager in bytes.
 const MANAGER_LENGTH: usize = 128;
 
-/// What to do about unknown and duplicate fields.
+/// Handling of unknown and duplicate fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldValidation {
     Ignore,
@@ -23,16 +23,16 @@ pub(super) enum FieldValidation {
     Strict,
 }
 
-/// Which objects a list, watch or collection delete is about.
+/// The selectors of a list, watch or collection delete.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selection {
     pub(super) labels: LabelSelector,
     pub(super) fields: FieldSelector,
-    /// What selectors of fields may name beyond name and namespace.
+    /// The fields that selectors may use in addition to name and namespace.
     known: Fields,
 }
 
-/// How exact a resourceVersion is meant.
+/// Meaning of a resourceVersion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Match {
     Exact,
@@ -82,13 +82,13 @@ impl Selection {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Whether stored objects are parsed to find out whether they are selected.
+    /// Returns whether the selectors require stored objects to be parsed.
     pub(super) fn parses(&self) -> bool {
         let known = |field: &str| matches!(field, "metadata.name" | "metadata.namespace");
         !self.fields.terms().iter().all(|term| known(&term.field))
     }
 
-    /// Whether an object is selected.
+    /// Returns whether the selectors match an object.
     pub(super) fn matches(&self, object: &Object) -> bool {
         if !self.labels.matches(&object.labels) {
             return false;
@@ -187,7 +187,7 @@ impl ListOptions {
     }
 }
 
-/// A resourceVersion.
+/// Parses a resourceVersion.
 pub(super) fn revision(text: &str) -> Result<u64, Failure> {
     text.parse().map_err(|_| {
         Failure::bad_request(format!(
@@ -208,7 +208,7 @@ fn number(query: &Query<'_>, name: &str) -> Result<Option<i64>, Failure> {
     })
 }
 
-/// `fieldValidation`; `options` names the kind of options in errors.
+/// Parses `fieldValidation`. Errors name the kind of options, `options`.
 pub(super) fn field_validation(
     query: &Query<'_>,
     options: &str,
@@ -225,7 +225,7 @@ pub(super) fn field_validation(
     }
 }
 
-/// `dryRun` values from query or body; only `All` is known.
+/// Parses the `dryRun` values of a query or a body. The only valid value is `All`.
 pub(super) fn dry_run<'a>(
     values: impl Iterator<Item = &'a str>,
     options: &str,
@@ -238,7 +238,7 @@ pub(super) fn dry_run<'a>(
     Ok(!values.is_empty())
 }
 
-/// What every write takes from query and headers.
+/// Reads the options of a write from the query and the headers.
 pub(super) fn write_options(
     query: &Query<'_>,
     headers: &HeaderMap,
@@ -257,7 +257,7 @@ pub(super) fn write_options(
     })
 }
 
-/// Who writes: `fieldManager`, else the program's name in the user agent.
+/// Returns the field manager: `fieldManager`, or otherwise the program name in the user agent.
 fn manager(query: &Query<'_>, headers: &HeaderMap) -> String {
     if let Some(manager) = query.text("fieldManager") {
         return manager.to_owned();
@@ -279,9 +279,9 @@ fn manager(query: &Query<'_>, headers: &HeaderMap) -> String {
     }
 }
 
-/// `Tenure-Fence: NAMESPACE/LEASE; holder=ID; token=DECIMAL`, the holder percent-encoded.
+/// Parses `Tenure-Fence: NAMESPACE/LEASE; holder=ID; token=DECIMAL`, in which the holder is percent-encoded.
 ///
-/// A header, holder or token that is there twice is refused: it would be a guess which of them is meant.
+/// Rejects a repeated header, holder or token, because the intended one is unknown.
 pub(crate) fn fence(headers: &HeaderMap) -> Result<Option<Fence>, Failure> {
     let bad = || {
         Failure::bad_request(

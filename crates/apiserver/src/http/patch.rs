@@ -1,4 +1,4 @@
-//! PATCH: the body is a change, applied to what is stored.
+//! PATCH: applies the change in the body to the stored object.
 
 use std::sync::Mutex;
 
@@ -15,24 +15,24 @@ use crate::schema::{self, Message};
 use crate::status::{Cause, Failure};
 use crate::strict;
 
-/// The kinds of patches, as their media types name them.
+/// Media types of patches, without `application/`.
 const KINDS: &[&str] = &[
     "json-patch+json",
     "merge-patch+json",
     "strategic-merge-patch+json",
     APPLY,
 ];
-/// The one that states what its writer wants.
+/// The media type of server-side apply.
 pub(super) const APPLY: &str = "apply-patch+yaml";
 
-/// A patch as it came.
+/// A patch before it is applied.
 struct Change<'a> {
     kind: &'a str,
     bytes: &'a [u8],
 }
 
 impl Call<'_> {
-    /// Applies a patch, again if somebody else writes meanwhile.
+    /// Applies a patch. Repeats it if another client writes the object concurrently.
     pub(super) async fn patch<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
     where
         B: hyper::body::Body,
@@ -71,7 +71,7 @@ impl Call<'_> {
 }
 
 impl Call<'_> {
-    /// What kind of patch the body is, and how it is to be written.
+    /// Returns the kind of the patch and the options of the write.
     pub(super) fn patch_options(&self) -> Result<(&'static str, WriteOptions), Failure> {
         let content_type = body::content_type(&self.parts.headers);
         let short = content_type.strip_prefix("application/");
@@ -92,7 +92,7 @@ impl Call<'_> {
         Ok((kind, options))
     }
 
-    /// Applies a configuration: what the manager wants of an object that may not be there yet.
+    /// Applies a configuration: the fields that the manager wants an object to have. The object may be absent.
     async fn apply(
         &mut self,
         bytes: &[u8],
@@ -103,9 +103,9 @@ impl Call<'_> {
         let (mut object, problem) = configuration(bytes)?;
         let mut member = |name: &str| take_member(&mut object, name);
         let store = |object: Value| {
-            // Fields beside the schema were refused before; only values are left to be checked.
+            // `check` has already rejected unknown fields, so only values remain to be checked.
             let (mut value, _) = finish(&target, object, FieldValidation::Ignore)?;
-            // The name may be left to the path.
+            // The configuration may omit the name.
             let metadata = crate::registry::meta::metadata(&mut value);
             metadata.entry("name").or_insert_with(|| json!(target.name));
             check_name(&target, &value)?;
@@ -129,13 +129,13 @@ impl Call<'_> {
     }
 }
 
-/// Takes a text out of an object.
+/// Removes a member from an object and returns its text.
 pub(super) fn take_member(object: &mut Value, name: &str) -> String {
     let member = object.as_object_mut().and_then(|map| map.remove(name));
     body::take_text(member)
 }
 
-/// Reads a configuration, JSON or YAML; with what is odd about it, if something is.
+/// Parses a configuration in JSON or YAML. Also returns the first strict decoding error, if there is one.
 pub(super) fn configuration(bytes: &[u8]) -> Result<(Value, Option<String>), Failure> {
     let bad =
         |why: &dyn std::fmt::Display| Failure::bad_request(format!("error decoding YAML: {why}"));
@@ -186,7 +186,7 @@ impl Change<'_> {
     }
 }
 
-/// 422: the patched object is none of its kind.
+/// Returns 422: the patched object is not a valid object of its kind.
 fn unfit(why: &str) -> Failure {
     let cause = Cause::invalid("patch", &json!("the patched object"), why);
     Failure::invalid(("", ""), "", vec![cause])
@@ -210,7 +210,7 @@ fn unsupported() -> Failure {
     )
 }
 
-/// The stored form after the change, and warnings about unknown fields.
+/// Returns the stored form after the change, and warnings about unknown fields.
 fn apply(
     target: &Target<'_>,
     change: &Change<'_>,
@@ -237,7 +237,7 @@ fn apply(
     Ok((value, warnings))
 }
 
-/// The stored form of an object that a patch made, and warnings about it.
+/// Returns the stored form of a patched object, and warnings about it.
 pub(super) fn finish(
     target: &Target<'_>,
     object: Value,

@@ -1,7 +1,7 @@
 //! The bytes of a response in pieces, so that large stored objects are sent without a copy.
 //!
-//! All responses and watches that contain one version of an object share the bytes of the store. Clients that do not
-//! read their responses therefore keep one copy of a version in memory, and not one copy each.
+//! All responses and watches that contain one version of an object share the bytes of the store. A version is in memory
+//! once, regardless of the number of clients that do not read their responses.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 use crate::respond::{self, Body};
 
-/// Objects of at least this many bytes are shared. A copy of a smaller one is cheaper than the handling of a piece.
+/// Objects of at least this many bytes are shared. Copying a smaller one is cheaper than handling another piece.
 const SHARED: usize = 8 * 1024;
 
 /// Bytes in pieces, some of which belong to stored objects.
@@ -41,7 +41,7 @@ impl Pieces {
         self.len += bytes.len();
     }
 
-    /// Appends bytes, without a copy if they are many.
+    /// Appends bytes. Does not copy them if there are at least [`SHARED`].
     pub(super) fn share(&mut self, bytes: Bytes) {
         if bytes.len() < SHARED {
             return self.copy(&bytes);

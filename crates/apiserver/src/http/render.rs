@@ -1,7 +1,7 @@
-//! Objects in the shape that the client asked for.
+//! Writes objects in the form that the client requested.
 //!
-//! The common case, the full object in the stored version, is spliced from the stored bytes: they
-//! begin with `{` and lack only `kind` and `apiVersion`.
+//! In the common case, the complete object in the stored version, only `kind` and `apiVersion` are inserted into the
+//! stored bytes.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::registry::{Column, Conversion, CustomVersion, Target};
 use crate::request::Query;
 use crate::status::Failure;
 
-/// How objects of one kind are written for one client.
+/// The form of the objects of one kind for one client.
 #[derive(Clone)]
 pub(super) struct View {
     kind: String,
@@ -24,14 +24,14 @@ pub(super) struct View {
     prefix: Bytes,
     api_version: String,
     conversion: Option<Conversion>,
-    /// Objects of custom kinds say what they are in lists, too.
+    /// Set for custom kinds, whose list items also contain `kind` and `apiVersion`.
     custom: Option<Arc<CustomVersion>>,
     columns: &'static [Column],
     form: Form,
     include: Include,
 }
 
-/// How much of the object a Table row carries.
+/// The part of an object that its Table row contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Include {
     None,
@@ -39,7 +39,7 @@ enum Include {
     Object,
 }
 
-/// What a list says about itself.
+/// `metadata` of a list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ListMeta {
     pub(super) revision: u64,
@@ -80,12 +80,12 @@ impl View {
         })
     }
 
-    /// Whether stored objects are parsed to be written in this form.
+    /// Returns whether this form requires stored objects to be parsed.
     pub(super) fn parses(&self) -> bool {
         self.conversion.is_some() || !matches!(self.form, Form::Full)
     }
 
-    /// One object as an answer.
+    /// Returns the response with one object.
     pub(super) fn object(&self, stored: &Bytes) -> Result<Pieces, Failure> {
         match self.form {
             Form::Full | Form::PartialList | Form::Discovery(_) => {
@@ -108,7 +108,7 @@ impl View {
         }
     }
 
-    /// A list as an answer.
+    /// Returns the response with a list.
     pub(super) fn list<'a>(
         &self,
         meta: &ListMeta,
@@ -179,7 +179,7 @@ impl View {
                 let value = parse(stored)?;
                 let revision = value.pointer("/metadata/resourceVersion").cloned();
                 let metadata = json!({"resourceVersion": revision.unwrap_or_else(|| json!(""))});
-                // A bookmark has no row: there is no object behind it.
+                // A bookmark has no row, because it has no object.
                 let rows = if kind == "BOOKMARK" {
                     Vec::new()
                 } else {
@@ -238,7 +238,8 @@ impl View {
         std::iter::once(name).chain(columns).collect()
     }
 
-    /// Most kinds leave the first column, the name, to be added here.
+    /// Returns whether the columns of the kind include the name. For other kinds, the name is added as the first
+    /// column.
     fn names_itself(&self) -> bool {
         let mut own = self.custom.iter().flat_map(|custom| &custom.columns);
         self.columns.iter().any(|column| column.name == "Name")
@@ -286,7 +287,7 @@ impl ListMeta {
     }
 }
 
-/// Only what all kinds have.
+/// Returns the object with only its metadata.
 fn partial(value: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata",

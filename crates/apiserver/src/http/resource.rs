@@ -1,4 +1,4 @@
-//! Resource requests: from the request line to a verb of the registry, and back.
+//! Resource requests: calls the verb of the registry and converts its result to a response.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::request::{Query, ResourcePath, Verb};
 use crate::schema;
 use crate::status::Failure;
 
-/// One resource request on its way.
+/// One resource request.
 pub(super) struct Call<'a> {
     pub(super) api: &'a Arc<Api>,
     pub(super) user: &'a User,
@@ -36,17 +36,17 @@ pub(super) struct Call<'a> {
     pub(super) warnings: Vec<String>,
 }
 
-/// What a resource path leads to.
+/// The target of a resource path.
 pub(super) enum Resolved<'a> {
     /// A kind.
     Kind(Target<'a>, Option<Subresource>),
-    /// A group-version that is served, but not this resource.
+    /// The group is served, but this resource is not.
     NoResource,
-    /// Nothing at all.
+    /// The group is not served.
     NoGroup,
 }
 
-/// Finds what a path leads to. The kind is the one that serves its resource.
+/// Resolves a path. `kind` is the kind that serves its resource.
 pub(super) fn resolve<'a>(
     registry: &Registry,
     kind: Option<&'a Kind>,
@@ -63,7 +63,7 @@ pub(super) fn resolve<'a>(
         };
     };
     let in_namespace = !path.namespace.is_empty();
-    // A namespace lies in itself and in no other: permissions in one say nothing about another.
+    // Authorization uses the namespace of the path. A namespace object is therefore valid only in its own namespace.
     let own = kind.is_namespace && path.namespace == path.name;
     let misplaced = (in_namespace && !kind.namespaced && !own)
         || (kind.namespaced && !in_namespace && !path.name.is_empty());
@@ -129,7 +129,7 @@ impl Call<'_> {
         }
     }
 
-    /// The size of the object that the request names, which decides how long the request takes; 0 if there is none.
+    /// Returns the size of the addressed object, or 0 if there is none. The duration of the request depends on it.
     pub(super) fn stored_bytes(&self) -> usize {
         if self.tenant.is_none() || self.target.name.is_empty() {
             return 0;
@@ -138,8 +138,7 @@ impl Call<'_> {
         stored.map_or(0, |stored| stored.json.len())
     }
 
-    /// A write may name a Lease in its fence only if its user may read that Lease: the answer tells
-    /// about it.
+    /// Rejects a fence on a Lease that the user may not read, because the response would reveal its state.
     async fn check_fence_is_readable(&self) -> Result<(), Failure> {
         if self.target.kind.review.is_some() || self.verb.is_read() {
             return Ok(());
@@ -197,7 +196,7 @@ impl Call<'_> {
         }
     }
 
-    /// What selectors may name.
+    /// Returns the fields that selectors may use.
     fn fields(&self) -> registry::Fields {
         self.target.kind.fields(self.target.version)
     }
@@ -219,7 +218,8 @@ impl Call<'_> {
         self.answer(StatusCode::OK, &object.json)
     }
 
-    /// Waits for the revision that a request to get an object names. Errors are left to the request.
+    /// Waits for the resourceVersion of a get request. Ignores an invalid resourceVersion, which the request itself
+    /// reports.
     pub(super) async fn wait_for_revision(&self) -> Result<(), Failure> {
         let revision = self.query.text("resourceVersion").map(options::revision);
         match (self.verb, revision) {
@@ -247,7 +247,7 @@ impl Call<'_> {
         }
     }
 
-    /// Answers with a list. Its bytes count against the share of the user before memory is used for them.
+    /// Returns the response with a list. Charges its bytes to the share of the user before it allocates them.
     fn answer_list(&self, view: &View, page: &list::Page) -> Result<Response<Body>, Failure> {
         let bytes: usize = list::bytes(&page.objects).map(Bytes::len).sum();
         let charge = match self.tenant {
@@ -266,7 +266,7 @@ impl Call<'_> {
         let view = self.view()?;
         let mut options = ListOptions::parse(self.fields(), &self.query, true)?;
         if !self.target.name.is_empty() {
-            // The legacy path names the object; watches know it as a selector.
+            // The legacy path contains the name of the object. A watch expresses the name as a selector.
             let name = format!("metadata.name={}", self.target.name);
             options.selection.fields = name
                 .parse()
@@ -288,7 +288,7 @@ impl Call<'_> {
         Ok(response)
     }
 
-    /// The kind with nothing in it, for bookmarks.
+    /// Returns an empty object of the kind, for bookmarks.
     fn empty(&self) -> Arc<Value> {
         let Target { kind, version, .. } = self.target;
         let message = schema::message(kind.group(), version.name(), kind.kind());
@@ -299,7 +299,7 @@ impl Call<'_> {
         })
     }
 
-    /// Reads and decodes the object in the body, into the stored form.
+    /// Reads the object in the body and converts it to the stored form.
     async fn object<B>(&mut self, body: B, options: &str) -> Result<Value, Failure>
     where
         B: hyper::body::Body,
@@ -348,7 +348,7 @@ impl Call<'_> {
         self.store(Source::Replace(object), &options).await
     }
 
-    /// Stores what PUT or PATCH brought, and answers.
+    /// Stores the result of a PUT or PATCH and returns the response.
     pub(super) async fn store(
         &self,
         source: Source<'_>,
@@ -391,7 +391,7 @@ impl Call<'_> {
                 Ok(respond::json(StatusCode::OK, status.to_string() + "\n"))
             }
             Deleted::Gone(stored) => self.answer(StatusCode::OK, &stored),
-            // The real server says "accepted" only to those who ask in the old way.
+            // The real server returns 202 only if the client sent the deprecated `orphanDependents`.
             Deleted::Ending(stored) if options.cascade_in_old_way => {
                 self.answer(StatusCode::ACCEPTED, &stored)
             }
@@ -399,7 +399,7 @@ impl Call<'_> {
         }
     }
 
-    /// Options of a deletion: the body's, and the query's where the body has none.
+    /// Returns the options of a deletion. The body takes precedence over the query.
     pub(super) async fn delete_options<B>(&self, body: B) -> Result<DeleteOptions, Failure>
     where
         B: hyper::body::Body,
@@ -409,7 +409,7 @@ impl Call<'_> {
         let value = if bytes.is_empty() {
             json!({})
         } else {
-            // Clients label a missing body in all kinds of ways, so the type is looked at only here.
+            // Clients send any content type with an empty body, so the type is checked only here.
             let media = body::media(&self.parts.headers)?;
             decode_delete_options(media, &bytes)?
         };
@@ -433,7 +433,7 @@ impl Call<'_> {
             Some(tenant) => tenant.off_workers(Box::pin(list)).await??,
             None => list.await?,
         };
-        // Where there is nothing to delete its success tells of the token all the same.
+        // Success confirms the fencing token, so the token must be checked even if there is nothing to delete.
         self.api
             .registry
             .check_fence(&self.target, &options.write)?;
@@ -456,7 +456,8 @@ impl Call<'_> {
         self.answer_deleted(&view, &page).await
     }
 
-    /// Answers with the objects that were deleted. They are sent even above the share of the user, because they are gone.
+    /// Returns the response with the deleted objects. It may exceed the share of the user, because the client cannot
+    /// request the objects again.
     async fn answer_deleted(
         &self,
         view: &View,
@@ -478,7 +479,7 @@ fn decode_delete_options(media: Media, bytes: &[u8]) -> Result<Value, Failure> {
     Ok(decoded.value)
 }
 
-/// The name and namespace in a body must be those of the path.
+/// Checks that name and namespace in the body equal those in the path.
 pub(super) fn check_name(target: &Target<'_>, object: &Value) -> Result<(), Failure> {
     let name = registry::rules::text(object, "/metadata/name");
     if name != target.name {

@@ -1,4 +1,4 @@
-//! Kinds that are questions: access reviews, token reviews, and actions below objects.
+//! Kinds that are not stored: access reviews, token reviews, and POST to subresources.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -15,11 +15,11 @@ use crate::registry::rules::{items, text};
 use crate::registry::{self, Review, Source, Subresource};
 use crate::status::{Cause, Failure};
 
-/// Bounds and default of a token's life, in seconds.
+/// Minimum, default and maximum lifetime of a token, in seconds.
 const TOKEN_SECONDS: (i64, i64, i64) = (600, 3_600, 1 << 32);
 
 impl Call<'_> {
-    /// Answers a question.
+    /// Answers a review.
     pub(super) async fn review<B>(
         &mut self,
         question: Review,
@@ -80,7 +80,7 @@ impl Call<'_> {
         let write = options::write_options(&self.query, &self.parts.headers, "CreateOptions")?;
         let mut request = self.question(body, gvk).await?;
         super::list::catch_up(&self.api.registry.store, None).await?;
-        // Nothing is stored, but the token is good for writes.
+        // Nothing is stored, but the issued token permits later writes.
         self.api.registry.check_fence(&self.target, &write)?;
         let account = self.api.registry.get(&self.target)?;
         let account: Value = serde_json::from_slice(&account.json).unwrap_or_default();
@@ -146,7 +146,7 @@ impl Call<'_> {
         self.answer_question("TokenRequest", "authentication.k8s.io/v1", &request)
     }
 
-    /// Kind, name and uid of the object that a token shall be bound to.
+    /// Returns kind, name and uid of the object to which the token is to be bound.
     fn bound_object(&self, request: &Value) -> Result<Option<(String, String, String)>, Failure> {
         let Some(wanted) = request
             .pointer("/spec/boundObjectRef")
@@ -193,7 +193,7 @@ impl Call<'_> {
         Ok(Some((kind.to_owned(), name.to_owned(), uid.to_owned())))
     }
 
-    /// `POST pods/NAME/binding`: places a pod on a node.
+    /// `POST pods/NAME/binding`: assigns a pod to a node.
     pub(super) async fn bind<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
     where
         B: hyper::body::Body,
@@ -240,7 +240,7 @@ impl Call<'_> {
         Ok(success(StatusCode::CREATED))
     }
 
-    /// `POST pods/NAME/eviction`: a deletion that asks first; there are no budgets to ask here.
+    /// `POST pods/NAME/eviction`: deletes a pod. This server does not enforce disruption budgets.
     pub(super) async fn evict<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
     where
         B: hyper::body::Body,
@@ -351,7 +351,7 @@ impl Call<'_> {
     }
 }
 
-/// The subject of a SubjectAccessReview.
+/// Returns the subject of a SubjectAccessReview.
 fn subject(spec: &Value) -> Result<User, Failure> {
     let groups = items(spec, "/groups")
         .iter()

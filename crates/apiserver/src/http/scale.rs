@@ -1,4 +1,4 @@
-//! The scale of an object: how many replicas are wanted and there, the same for every kind.
+//! The scale subresource: the desired and the current number of replicas, in one form for every kind.
 
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ impl Call<'_> {
         answer(&target, &place, &stored)
     }
 
-    /// Applies a scale: what is stated is the one number, and its owner is one of the whole object.
+    /// Applies a scale. It sets one field of the object, and its manager becomes the owner of that field.
     async fn apply_scale(
         &self,
         place: &Scale,
@@ -109,7 +109,7 @@ impl Call<'_> {
     }
 }
 
-/// How many replicas a scale asks for, if it does.
+/// Returns the number of replicas in a scale, if it is present.
 fn replicas(target: &Target<'_>, scale: &Value) -> Result<Option<i64>, Failure> {
     let number = match scale.pointer("/spec/replicas") {
         None | Some(Value::Null) => return Ok(None),
@@ -127,7 +127,7 @@ fn replicas(target: &Target<'_>, scale: &Value) -> Result<Option<i64>, Failure> 
     Ok(Some(number))
 }
 
-/// Where the numbers of a kind are.
+/// Returns the locations of the replica numbers in objects of the kind.
 fn place(target: &Target<'_>) -> Option<Scale> {
     match &target.version.custom {
         Some(custom) => custom.scale.clone(),
@@ -162,7 +162,7 @@ fn scale_of(target: &Target<'_>, place: &Scale, object: &Value) -> Value {
     match selector {
         Some(Value::String(selector)) => status["selector"] = json!(selector),
         Some(selector) => {
-            // A replication controller has its labels there, others one level below.
+            // The selector of a replication controller is the map of labels; other selectors contain it.
             let labels = selector.get("matchLabels").unwrap_or(selector);
             let labels = labels.as_object().into_iter().flatten();
             let terms: Vec<String> = labels
@@ -190,7 +190,7 @@ fn patched(scale: Value, content: &str, bytes: &[u8]) -> Result<Value, Failure> 
     patch::merge(scale, change).map_err(failed)
 }
 
-/// Sets a member at a pointer of names, making the maps above it.
+/// Sets the value at a JSON pointer without indices. Creates the maps above it.
 fn set(object: &mut Value, pointer: &str, value: Value) {
     let mut slot = object;
     for name in pointer.split('/').skip(1) {

@@ -12,10 +12,10 @@ use crate::store::Store;
 /// A check of `/readyz`: returns the reason if it fails.
 pub type ReadyCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// The Kubernetes version this server behaves like.
+/// The Kubernetes version whose behaviour this server implements.
 pub(super) const GIT_VERSION: &str = "v1.37.0+tenure";
 
-/// The version document; clients want every member as text.
+/// Returns the version document. Clients require every member to be a string.
 pub(super) fn document() -> Value {
     json!({
         "major": "1",
@@ -32,7 +32,8 @@ pub(super) fn document() -> Value {
 
 /// Answers `/healthz`, `/livez`, `/readyz` and single checks below them.
 ///
-/// The further checks belong to `/readyz` alone: they say whether clients should wait, not whether the server works.
+/// The additional checks belong to `/readyz` only. They state whether clients should wait, not whether the server
+/// works.
 pub(super) fn health(
     path: &str,
     query: &Query<'_>,
@@ -43,7 +44,7 @@ pub(super) fn health(
     let name = segments
         .next()
         .filter(|name| matches!(*name, "healthz" | "livez" | "readyz"))?;
-    // A server that takes no writes is alive: restarting it would not free its disk.
+    // A server that rejects writes is alive, because a restart would not free its disk.
     let failure = store.failure().filter(|_| name != "livez");
     let mut checks = vec![("ping", None), ("store", failure)];
     if name == "readyz" {
@@ -81,7 +82,7 @@ pub(super) fn health(
     })
 }
 
-/// The architecture by its Go name, which clients expect.
+/// Returns the Go name of the architecture, which clients expect.
 fn platform() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,8 +1,8 @@
-//! Watches: a stream of events that begins with the state, where asked for, and then follows the
+//! Watches: a stream of events. It starts with the current state if the client requests that, and then follows the
 //! history without gaps.
 //!
-//! Everything that goes wrong after the headers is told inside the stream as an ERROR event; a
-//! client must see `410 Expired` there to know that it has to list again.
+//! Errors after the response headers are sent as ERROR events in the stream. A client that receives `410 Expired` there
+//! must list again.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -26,17 +26,18 @@ use crate::fairness::{Charge, HEAVY, Resource, Tenant};
 use crate::status::Failure;
 use crate::store::{self, Event, EventKind, Listing, Object, Range, Store, WatchEnd, Window};
 
-/// About as many bytes go out in one piece.
+/// Approximate size of one chunk of the response.
 const CHUNK: usize = 64 * 1024;
-/// So many unread bytes of a watch are not counted. A few events of a Lease are fewer.
+/// Number of unread bytes that a watch may have without a charge: a few events of a Lease.
 const UNCOUNTED: usize = 4 * 1024;
-/// Most objects or events that are looked at before other tasks run; fewer if they have more than [`HEAVY`] bytes.
+/// Maximum number of objects or events that are processed before the task yields; fewer if they have more than
+/// [`HEAVY`] bytes.
 const TURN: usize = 256;
-/// Most objects that a runtime thread lists for the start of a watch.
+/// Maximum number of objects that a runtime thread lists at the start of a watch.
 const SHORT_LIST: usize = 4_096;
-/// How often a silent watch says how far it is.
+/// Interval between bookmarks.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
-/// The last bookmark comes this long before the end.
+/// Time between the last bookmark and the end of the watch.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
 /// A running watch.
@@ -60,22 +61,22 @@ pub(super) struct Feed {
 }
 
 enum Phase {
-    /// Nothing is done yet.
+    /// Nothing was sent.
     Start {
         state: bool,
         after: Option<u64>,
         mark_end: bool,
-        /// `None`: as new as anything that was acknowledged.
+        /// The minimum revision of the state. `None` requires every write that was acknowledged before.
         at_least: Option<u64>,
     },
-    /// The state goes out.
+    /// The state is being sent.
     Initial {
         objects: std::vec::IntoIter<Arc<Object>>,
         watch: Box<dyn store::Watch>,
         mark_end: bool,
         revision: u64,
     },
-    /// Changes go out.
+    /// Changes are being sent.
     Live(Box<dyn store::Watch>),
     Ended,
 }
@@ -114,12 +115,12 @@ impl Feed {
         }
     }
 
-    /// Counts large pieces against the shares of a user.
+    /// Charges large pieces to the shares of a user.
     pub(super) fn within(self, tenant: Option<Tenant>) -> Self {
         Self { tenant, ..self }
     }
 
-    /// The stream of its pieces.
+    /// Returns the stream of pieces.
     pub(super) fn into_stream(
         self,
     ) -> impl futures_util::Stream<Item = Result<Frame<Bytes>, std::io::Error>> {
@@ -180,13 +181,13 @@ impl Feed {
             if !out.is_empty() {
                 return Some(self.counted(out));
             }
-            // Objects that do not match take time, too.
+            // Objects that do not match also take processor time.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Counts bytes against the share of the user until they are sent, if the watch has more than a few unsent bytes.
-    /// Above the share, the watch ends.
+    /// Charges bytes to the share of the user until they are sent, if the watch has more than [`UNCOUNTED`] unsent
+    /// bytes. Ends the watch if the share is exceeded.
     fn counted(&mut self, out: Pieces) -> VecDeque<Bytes> {
         let len = out.len();
         let Some(tenant) = &self.tenant else {
@@ -205,7 +206,7 @@ impl Feed {
             },
         };
         let mut queue = out.into_queue();
-        // The pieces are sent in order, so that the last one stands for all.
+        // The pieces are sent in order, so all of them are sent when the last one is.
         if let Some(last) = queue.pop_back() {
             self.unread.fetch_add(len, Ordering::Relaxed);
             queue.push_back(Bytes::from_owner(Unread {
@@ -248,7 +249,8 @@ impl Feed {
         })
     }
 
-    /// Lists the state. A long list is heavy work. Exclusive, because a shared reference to the phase cannot be sent.
+    /// Lists the state; a long list is heavy work. Takes `&mut self`, because the future must be `Send` and `Phase` is
+    /// not `Sync`.
     async fn list(&mut self) -> Result<Result<Listing, store::Expired>, Failure> {
         let list = || self.store.list(&self.range, None);
         let Some(tenant) = self.tenant.as_ref().filter(|_| self.range.name.is_none()) else {
@@ -265,8 +267,8 @@ impl Feed {
         }
     }
 
-    /// Writes some objects of the state. The turn ends after the bytes that were looked at, because also objects that
-    /// are not selected or become small take time.
+    /// Writes some objects of the state. The number of objects is limited by the bytes that were read, because objects
+    /// that are not selected also take time.
     async fn initial(
         &mut self,
         out: &mut Pieces,
@@ -297,7 +299,7 @@ impl Feed {
         object.json.len() > HEAVY && (self.view.parses() || self.selection.parses())
     }
 
-    /// Waits for something to say; false ends the watch.
+    /// Waits for the next events and writes them. Returns false at the end of the watch.
     async fn live(&mut self, out: &mut Pieces, watch: &mut dyn store::Watch) -> bool {
         if *self.shutdown.borrow() {
             return false;
@@ -359,7 +361,7 @@ impl Feed {
         }
     }
 
-    /// Writes an event as the selection sees it: objects enter, change and leave.
+    /// Writes an event relative to the selection: an object that starts to match is ADDED, one that stops is DELETED.
     fn event(&mut self, out: &mut Pieces, event: &Event) {
         let selected = |object: &Object| self.selection.matches(object);
         let was = event.previous.as_deref().is_some_and(selected);
@@ -400,7 +402,7 @@ impl Feed {
 }
 
 impl Phase {
-    /// Where a watch begins.
+    /// Returns the first phase of a watch.
     fn start(options: &ListOptions) -> Self {
         let revision = options.revision.filter(|revision| *revision > 0);
         let (state, mark_end) = match (options.initial_events, revision) {
@@ -432,7 +434,7 @@ fn next_bookmark(now: Instant, deadline: Instant) -> Instant {
     }
 }
 
-/// An object as it was, at a later revision.
+/// Returns an object with a later revision.
 fn with_revision(object: &Object, revision: u64) -> Bytes {
     let mut value: Value = serde_json::from_slice(&object.json).unwrap_or_default();
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -491,7 +493,7 @@ mod tests {
         object["metadata"]["resourceVersion"].clone()
     }
 
-    /// The clock jumps from one timer to the next, so the times are exact.
+    /// The paused clock advances from timer to timer, so the times are exact.
     #[tokio::test(start_paused = true)]
     async fn a_quiet_watch_says_how_far_it_is_every_minute_and_before_its_end() {
         const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
@@ -515,7 +517,7 @@ mod tests {
                     assert_eq!(version(&event["object"]), last, "as far as the store");
                 }
                 times.push(began.elapsed().as_secs());
-                // Of another kind: the watch has nothing to show for it but its bookmark.
+                // An object of another kind is not an event of this watch, but advances its bookmark.
                 let lease = json!({"metadata": {"generateName": "l-"}});
                 let made = send(&api, Method::POST, LEASES, &lease).await;
                 let made = made.collect().await.unwrap().to_bytes();

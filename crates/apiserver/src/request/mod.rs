@@ -1,8 +1,8 @@
-//! What a request is about, from its method, path and query alone.
+//! Verb and target of a request, parsed from its method, path and query.
 //!
-//! Paths are parsed by their shape, the same for every kind; whether the resource exists is the
-//! registry's business. Invariant: authorization and handling use the same [`RequestInfo`], so what
-//! was authorized is what is done.
+//! Paths of all kinds have the same structure. The registry decides later whether the resource exists.
+//!
+//! Invariant: authorization and handling use the same [`RequestInfo`], so that no request is authorized as another.
 
 mod query;
 mod verb;
@@ -36,7 +36,7 @@ pub enum Target<'a> {
         subresource: &'a str,
         /// Namespace, empty for cluster scope or all namespaces.
         namespace: &'a str,
-        /// Name, empty where the request names none.
+        /// Name, empty for a collection.
         name: &'a str,
     },
     /// Any other path.
@@ -76,13 +76,13 @@ pub struct ResourcePath {
     pub name: String,
     /// Subresource, with further segments joined by `/`.
     pub subresource: String,
-    /// The name that a `metadata.name=x` field selector pins a list or watch to; authorization
-    /// treats it as the name.
+    /// The name in a `metadata.name=x` field selector of a list or watch. Authorization treats it as the name of the
+    /// object.
     pub selected_name: String,
 }
 
 impl RequestInfo {
-    /// Parses a request line. Never fails: what is no resource path is [`Route::Other`].
+    /// Parses a request line. A path that is not a resource path becomes [`Route::Other`].
     #[must_use]
     pub fn parse(method: &Method, path: &str, query: Option<&str>) -> Self {
         match resource_path(path) {
@@ -105,7 +105,7 @@ impl RequestInfo {
         }
     }
 
-    /// What authorization must allow for this request.
+    /// Returns the attributes that must be authorized for this request.
     #[must_use]
     pub fn attributes(&self) -> Attributes<'_> {
         let target = match &self.route {
@@ -128,14 +128,14 @@ impl RequestInfo {
         }
     }
 
-    /// Whether the answer is an endless stream; pipelines exempt it from time limits.
+    /// Returns whether the response is a stream without a time limit.
     #[must_use]
     pub fn is_long_running(&self) -> bool {
         self.verb == Verb::Watch
     }
 }
 
-/// Splits a resource path; the flag tells the legacy `/watch/` prefix.
+/// Splits a resource path. The flag is true for the legacy `/watch/` prefix.
 fn resource_path(path: &str) -> Option<(ResourcePath, bool)> {
     let mut segments = path.trim_matches('/').split('/');
     let mut out = ResourcePath::default();
@@ -155,8 +155,7 @@ fn resource_path(path: &str) -> Option<(ResourcePath, bool)> {
     if legacy_watch {
         rest.remove(0);
     }
-    // `namespaces/NS/finalize` is a subresource of the namespace; any other third segment is a
-    // resource inside it.
+    // A third segment is either a subresource of the namespace (`finalize`, `status`) or a resource in it.
     if rest.first().is_some_and(|s| s == "namespaces") && rest.len() >= 2 {
         out.namespace.clone_from(&rest[1]);
         if rest.len() > 2 && !matches!(rest[2].as_str(), "status" | "finalize") {
@@ -191,7 +190,7 @@ fn resource_verb(
     }
 }
 
-/// The value of a plain `metadata.name=x` term.
+/// Returns the value of a `metadata.name=x` term.
 fn selected_name(query: &Query<'_>) -> String {
     let Some(selector) = query.get("fieldSelector") else {
         return String::new();

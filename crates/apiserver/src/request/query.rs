@@ -1,13 +1,13 @@
-//! Query strings: decoded once, looked up by name.
+//! Query strings.
 
 use std::borrow::Cow;
 
-/// The parameters of a request, in order, borrowed where nothing had to be decoded.
+/// The decoded parameters of a request, in order. Parameters without escapes are borrowed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Query<'a> {
-    /// Splits a query string. Parts that are no valid percent encoding are taken literally.
+    /// Parses a query string. Parts with invalid percent encoding are used literally.
     #[must_use]
     pub(crate) fn new(text: &'a str) -> Self {
         let pairs = text.split('&').filter(|part| !part.is_empty()).map(|part| {
@@ -17,7 +17,7 @@ impl<'a> Query<'a> {
         Self(pairs.collect())
     }
 
-    /// The first value of a parameter.
+    /// Returns the first value of a parameter.
     #[must_use]
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0
@@ -26,13 +26,13 @@ impl<'a> Query<'a> {
             .map(|(_, value)| value.as_ref())
     }
 
-    /// The first value, if it is there and not empty.
+    /// Returns the first value of a parameter; `None` if it is absent or empty.
     #[must_use]
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|value| !value.is_empty())
     }
 
-    /// All values of a parameter.
+    /// Returns all values of a parameter.
     pub(crate) fn all<'q>(&'q self, name: &'q str) -> impl Iterator<Item = &'q str> {
         self.0
             .iter()
@@ -40,13 +40,13 @@ impl<'a> Query<'a> {
             .map(|(_, value)| value.as_ref())
     }
 
-    /// A boolean as Kubernetes reads it: absent, `0` and `false` are false, all else is true.
+    /// Parses a boolean as Kubernetes does: absent, `0` and `false` are false, and any other value is true.
     #[must_use]
     pub(crate) fn flag(&self, name: &str) -> bool {
         self.tristate(name) == Some(true)
     }
 
-    /// A boolean that may be absent.
+    /// Like [`Query::flag`]; `None` if the parameter is absent.
     #[must_use]
     pub(crate) fn tristate(&self, name: &str) -> Option<bool> {
         self.get(name)
@@ -62,7 +62,7 @@ fn decode(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Undoes percent encoding; `None` if it is broken or not UTF-8. `plus` makes `+` a space.
+/// Decodes percent encoding; `None` if it is invalid or not UTF-8. With `plus`, `+` means a space.
 #[must_use]
 pub(crate) fn percent_decode(text: &str, plus: bool) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());

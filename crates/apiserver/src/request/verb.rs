@@ -6,7 +6,7 @@ use http::Method;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verb {
-    /// Reads one object, or any other path.
+    /// Reads one object, or GET of another path.
     Get,
     /// Reads a collection.
     List,

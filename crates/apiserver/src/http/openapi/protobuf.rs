@@ -1,4 +1,4 @@
-//! The v2 document in protobuf, which older clients ask for. Field numbers: gnostic OpenAPIv2.proto.
+//! The v2 document in protobuf, which older clients request. The field numbers are those of gnostic's OpenAPIv2.proto.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use super::schemas::GVK;
 use super::{PARAMETERS, served};
 use crate::registry::Kind;
 
-/// `swagger`, one PATCH per kind with its parameters, and the definitions.
+/// Encodes the document: `swagger`, one PATCH per kind with its parameters, and the definitions.
 pub(super) fn document(kinds: &[&Kind], definitions: &Map<String, Value>) -> Vec<u8> {
     let mut paths = Vec::new();
     for (path, group, version, kind) in served(kinds) {
@@ -32,7 +32,7 @@ pub(super) fn document(kinds: &[&Kind], definitions: &Map<String, Value>) -> Vec
     document
 }
 
-/// The message `Schema`.
+/// Encodes the message `Schema`.
 fn schema(value: &Value) -> Vec<u8> {
     let mut out = Vec::new();
     let Some(members) = value.as_object() else {
@@ -68,7 +68,7 @@ fn schema(value: &Value) -> Vec<u8> {
                 field(&mut out, 25, &all);
             }
             (extended, value) if extended.starts_with("x-") => {
-                // JSON is YAML.
+                // The value must be YAML, and every JSON text is valid YAML.
                 field(&mut out, 31, &extension(extended, value.to_string()));
             }
             _ => {}
@@ -77,7 +77,7 @@ fn schema(value: &Value) -> Vec<u8> {
     out
 }
 
-/// The messages `NamedSchema` and `NamedPathItem`.
+/// Encodes the messages `NamedSchema` and `NamedPathItem`, which have the same fields.
 fn named(name: &str, value: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     field(&mut out, 1, name.as_bytes());
@@ -85,7 +85,7 @@ fn named(name: &str, value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The message `NamedAny` with YAML as its value.
+/// Encodes the message `NamedAny` with YAML as its value.
 fn extension(name: &str, yaml: String) -> Vec<u8> {
     named(name, &nested(&[2], yaml.into_bytes()))
 }

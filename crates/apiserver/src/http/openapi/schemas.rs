@@ -17,14 +17,14 @@ pub(super) enum Dialect {
     V3,
 }
 
-/// The fields `apiVersion` and `kind` are described here for all kinds.
+/// The message with the descriptions of `apiVersion` and `kind`.
 const TYPE_META: &str = "meta/v1.TypeMeta";
 
 /// Collects the schemas of kinds, and of everything that they refer to.
 pub(super) struct Schemas<'a> {
     dialect: Dialect,
     descriptions: &'a Descriptions,
-    /// Names in the table that were referred to, and are not written yet.
+    /// Referenced names of the table whose schemas are not written yet.
     queue: Vec<&'static str>,
     seen: HashSet<&'static str>,
     out: Map<String, Value>,
@@ -169,7 +169,7 @@ impl<'a> Schemas<'a> {
         json!({"$ref": format!("#/{place}/{}", public_name(name))})
     }
 
-    /// The schema of a type with a separate JSON form.
+    /// Returns the schema of a type with a separate JSON form.
     fn leaf(&self, name: &str) -> Value {
         let mut schema = match (name, self.dialect) {
             ("Time" | "MicroTime", _) => json!({"type": "string", "format": "date-time"}),
@@ -193,7 +193,7 @@ impl<'a> Schemas<'a> {
 /// The extension that names the kinds of a schema.
 pub(super) const GVK: &str = "x-kubernetes-group-version-kind";
 
-/// The default of a field: the declared one, or the zero value of a field that is always present in JSON.
+/// Returns the declared default of a field, or the zero value if the field is always present in JSON.
 fn default_of(field: &Field) -> Option<Value> {
     if let Some(declared) = field.default {
         return serde_json::from_str(declared).ok();
@@ -211,7 +211,7 @@ fn default_of(field: &Field) -> Option<Value> {
     }
 }
 
-/// The extensions by which clients merge patches and applied objects.
+/// Adds the extensions by which clients merge patches and applied objects.
 fn extensions(field: &Field, members: &mut Map<String, Value>) {
     let mut add = |name: &str, value: Value| {
         members.insert(format!("x-kubernetes-{name}"), value);
@@ -288,7 +288,7 @@ mod tests {
         Value::Object(schemas.finish())
     }
 
-    /// Every reference of every built-in kind leads to a schema of the same document.
+    /// Every reference of every built-in kind has a schema in the same document.
     #[test]
     fn references_of_all_kinds_are_resolved() {
         let kinds: Vec<_> = crate::registry::all()
@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    /// The same facts as in the document of the real server.
+    /// The schemas have the same properties as in the document of the real server.
     #[test]
     fn fields_have_types_defaults_and_extensions() {
         let all = schemas(Dialect::V3, &[("", "v1", "Pod")]);
