@@ -1,8 +1,8 @@
 //! Security checks that need more than the request line.
 //!
 //! The server authenticates and authorizes the request line before the API handles the request. These requests need
-//! further checks, which [`Access`] makes: a PUT that creates an object, a role that must not grant more than its author
-//! has, the review kinds, and tokens for service accounts.
+//! further checks, which [`Access`] makes: a PUT that creates an object, a role that must not grant more than its
+//! author has, the review kinds, and tokens for service accounts.
 
 use serde_json::Value;
 
@@ -115,8 +115,8 @@ pub trait Access: Send + Sync + 'static {
     }
 
     /// Checks that a user may store a role or binding. The API calls it before every write of an RBAC kind, with the
-    /// plural name, the namespace (empty at cluster scope), the replaced version (`None` for a new object) and the object
-    /// after the write.
+    /// plural name, the namespace (empty at cluster scope), the replaced version (`None` for a new object) and the
+    /// object after the write.
     ///
     /// # Errors
     /// The reason for the rejection.

@@ -1,4 +1,4 @@
-//! The keys of ServiceAccount tokens: one that signs, and those that are accepted.
+//! The keys of ServiceAccount tokens: the signing key and the verifying keys.
 
 use std::path::Path;
 
@@ -19,15 +19,15 @@ const PEM_TAIL: &str = "-----END PRIVATE KEY-----";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The system gave no randomness.
+    /// The system has no random numbers.
     #[error("no signing key for service account tokens could be made")]
     Generate,
-    /// The file is not such a key.
+    /// The file does not contain a signing key.
     #[error(
         "{0} holds no PKCS#8 ECDSA P-256 key in PEM; remove it to have a new one made (tokens issued before become invalid)"
     )]
     Parse(String),
-    /// The file has something else than keys.
+    /// The file contains something other than keys.
     #[error(
         "{0} must contain ECDSA P-256 keys in PEM, each as PUBLIC KEY or as PKCS#8 PRIVATE KEY"
     )]
@@ -44,20 +44,20 @@ pub struct SigningKey {
 }
 
 impl SigningKey {
-    /// Makes a new key.
+    /// Generates a key.
     ///
     /// # Errors
-    /// If the system has no randomness.
+    /// Returns an error if the system has no random numbers.
     pub fn generate() -> Result<Self, KeyError> {
         let document = EcdsaKeyPair::generate_pkcs8(ALGORITHM, &SystemRandom::new())
             .map_err(|_| KeyError::Generate)?;
         Self::from_pkcs8(document.as_ref()).ok_or(KeyError::Generate)
     }
 
-    /// Reads the key from a file, or makes one and stores it there, readable by its owner only.
+    /// Reads the key from a file. If there is none, generates a key and writes it with access for its owner only.
     ///
     /// # Errors
-    /// If the file cannot be read, written or understood.
+    /// Returns an error if the file cannot be read, written or parsed.
     pub fn load_or_generate(path: &Path) -> Result<Self, KeyError> {
         let name = path.display().to_string();
         match files::read_own(path) {
@@ -99,7 +99,7 @@ impl SigningKey {
     }
 }
 
-/// A public key that tokens are verified with (ECDSA P-256).
+/// A public key that verifies tokens (ECDSA P-256).
 #[derive(Clone, PartialEq, Eq)]
 pub struct VerifyingKey {
     /// An uncompressed point: 0x04, then x and y.
@@ -108,7 +108,7 @@ pub struct VerifyingKey {
 }
 
 impl VerifyingKey {
-    /// The public part of a key.
+    /// Returns the public part of a key.
     pub(super) fn of(key: &SigningKey) -> Self {
         Self::new(key.pair.public_key().as_ref())
     }
@@ -124,7 +124,7 @@ impl VerifyingKey {
     /// Reads all keys of a file: public keys, or private keys like `sa.key`.
     ///
     /// # Errors
-    /// If the file cannot be read, or has something else.
+    /// Returns an error if the file cannot be read or contains anything else.
     pub fn read_all(path: &Path) -> Result<Vec<Self>, KeyError> {
         let name = || path.display().to_string();
         let text = files::read_checked(path, |text| text.contains(PRIVATE))

@@ -1,12 +1,10 @@
-//! Who is asking, and may they.
+//! Authentication and authorization.
 //!
-//! [`Auth`] is the one object that the rest of the server meets: the pipeline calls
-//! [`Auth::authenticate`], [`Auth::impersonate`] and [`Auth::authorize`] before a request reaches the
-//! API; the API asks the rest (reviews, tokens, who may grant what) through [`Access`], which
-//! [`Auth`] implements.
+//! The pipeline of the server calls [`Auth::authenticate`], [`Auth::impersonate`] and [`Auth::authorize`] before a
+//! request reaches the API. [`Auth`] also implements [`Access`], through which the API makes further checks: reviews,
+//! tokens and privilege escalation.
 //!
-//! Invariant: a decision reflects every role and binding whose write was acknowledged before the
-//! decision began.
+//! Invariant: a decision reflects every role and binding whose write was acknowledged before the decision began.
 
 mod access;
 pub mod bootstrap;
@@ -40,13 +38,13 @@ pub use token_file::{TokenFile, TokenFileError};
 
 pub use crate::request::{Attributes, Target};
 
-/// The group of every caller that proved who it is.
+/// The group of every authenticated caller.
 pub const AUTHENTICATED: &str = "system:authenticated";
-/// The group of every caller that did not.
+/// The group of every anonymous caller.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// The name of a caller that did not prove who it is.
+/// The name of an anonymous caller.
 pub const ANONYMOUS: &str = "system:anonymous";
-/// The group that may do everything, whatever the roles say.
+/// The group that may do everything, regardless of the roles.
 pub const MASTERS: &str = "system:masters";
 
 /// An authenticated caller.
@@ -56,14 +54,14 @@ pub struct User {
     pub name: String,
     /// Opaque id; may be empty.
     pub uid: String,
-    /// Groups, `system:authenticated` or `system:unauthenticated` among them.
+    /// Groups, including `system:authenticated` or `system:unauthenticated`.
     pub groups: Vec<String>,
-    /// Further claims, for reviews.
+    /// Additional claims, for reviews.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
-    /// The caller that showed no credentials.
+    /// Returns the user of a request without credentials.
     #[must_use]
     pub fn anonymous() -> Self {
         Self {
@@ -73,7 +71,7 @@ impl User {
         }
     }
 
-    /// A caller of this name and these groups, which gain `system:authenticated`.
+    /// Returns a user with this name, these groups and `system:authenticated`.
     #[must_use]
     pub fn new(name: impl Into<String>, groups: impl IntoIterator<Item = String>) -> Self {
         let mut user = Self {
@@ -85,13 +83,13 @@ impl User {
         user
     }
 
-    /// The administrator of the server, who bypasses the roles.
+    /// Returns the administrator of the server, whom the roles do not restrict.
     #[must_use]
     pub fn admin() -> Self {
         Self::new("kubernetes-admin", [MASTERS.to_owned()])
     }
 
-    /// Whether the caller is a member of the group.
+    /// Returns whether the user is a member of the group.
     #[must_use]
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
@@ -104,32 +102,32 @@ impl User {
     }
 }
 
-/// Who decides what a caller may do.
+/// The authorization mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The roles and bindings in the store.
     #[default]
     Rbac,
-    /// Nobody: everything is allowed to everyone who is not turned away with 401.
+    /// Every request that passes authentication is allowed.
     AlwaysAllow,
 }
 
-/// What [`Auth`] is made of besides the store.
+/// Options of [`Auth`].
 #[derive(Default)]
 pub struct Options {
-    /// Who decides.
+    /// The authorization mode.
     pub mode: Mode,
     /// Static tokens.
     pub tokens: TokenFile,
-    /// The key that signs ServiceAccount tokens; made anew, for this process only, if absent.
+    /// The key that signs ServiceAccount tokens. If absent, a key is generated for this process.
     pub key: Option<token::SigningKey>,
-    /// Keys that signed tokens in the past, which stay valid.
+    /// Former signing keys, whose tokens stay valid.
     pub keys: Vec<token::VerifyingKey>,
-    /// Longest life of an issued ServiceAccount token, in seconds.
+    /// Maximum lifetime of an issued ServiceAccount token, in seconds.
     pub max_token_seconds: Option<i64>,
-    /// Whether callers without credentials are `system:anonymous` (else 401).
+    /// Whether requests without credentials are rejected with 401. Otherwise their user is `system:anonymous`.
     pub deny_anonymous: bool,
-    /// Where observed traffic is recorded.
+    /// Records the observed requests.
     pub recorder: Option<Arc<Recorder>>,
 }
 
@@ -147,10 +145,10 @@ pub struct Auth {
 }
 
 impl Auth {
-    /// Puts the parts together; reads the roles that the store holds now and follows them from here.
+    /// Reads the roles in the store. Every later decision applies their changes first.
     ///
     /// # Errors
-    /// If no signing key was given and none could be made.
+    /// Returns an error if there is no signing key and none can be generated.
     pub fn new(store: Arc<dyn Store>, options: Options) -> Result<Self, token::KeyError> {
         let key = options.key.map_or_else(token::SigningKey::generate, Ok)?;
         let rbac = match options.mode {
@@ -169,11 +167,11 @@ impl Auth {
         })
     }
 
-    /// Finds out who sends a request: the client certificate's user if there is one, else the bearer
-    /// token's, else anonymous.
+    /// Returns the user of a request: that of the client certificate, otherwise that of the bearer token, otherwise
+    /// `system:anonymous`.
     ///
     /// # Errors
-    /// 401 for a token that nobody knows, and for none at all where anonymous callers are denied.
+    /// Returns 401 for an unknown token, and for a request without credentials if anonymous callers are denied.
     pub fn authenticate<'a>(
         &self,
         certificate: Option<&'a User>,
@@ -192,11 +190,10 @@ impl Auth {
         }
     }
 
-    /// Waits for what other servers on the same store have made, if a good token names an account that
-    /// is not known here.
+    /// Waits for the writes of other servers on the same store if a valid token names an account that is unknown here.
     ///
     /// # Errors
-    /// 503 if the store cannot be asked.
+    /// Returns 503 if the store cannot be reached.
     pub async fn catch_up(&self, headers: &HeaderMap) -> Result<(), Failure> {
         let Some(token) = bearer(headers).filter(|_| self.store.shared()) else {
             return Ok(());
@@ -208,10 +205,10 @@ impl Auth {
         Ok(())
     }
 
-    /// Replaces the caller by the one named in `Impersonate-*` headers, if it may do so.
+    /// Replaces the user with the one in the `Impersonate-*` headers, if there are any.
     ///
     /// # Errors
-    /// 403 if it may not, 400 if the headers make no sense.
+    /// Returns 403 if the user may not impersonate, and 400 if the headers are invalid.
     pub fn impersonate<'a>(
         &self,
         user: Cow<'a, User>,
@@ -226,17 +223,17 @@ impl Auth {
         }
     }
 
-    /// Decides whether the caller may do this. Records the wish if traffic is recorded.
+    /// Authorizes a request. Records it if a recorder is configured.
     ///
     /// # Errors
-    /// 403 with Kubernetes' text.
+    /// Returns 403 with the text of Kubernetes.
     pub fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), Failure> {
         self.record(user, attributes);
         self.permit(user, attributes)
     }
 
-    /// Decides like [`Self::authorize`], unless the caller has so many rules that the decision takes long. Then it
-    /// returns `None` and records nothing.
+    /// Like [`Self::authorize`]. Returns `None` and records nothing if the user has so many rules that the decision
+    /// takes long.
     pub(crate) fn authorize_briefly(
         &self,
         user: &User,
@@ -247,7 +244,7 @@ impl Auth {
         Some(self.answer(allowed, user, attributes))
     }
 
-    /// Returns whether the caller may do this, or `None` if that takes long.
+    /// Returns whether the request is allowed; `None` if the decision takes long.
     pub(crate) fn permit_briefly(&self, user: &User, attributes: &Attributes<'_>) -> Option<bool> {
         match &self.rbac {
             Some(rbac) => rbac.allows_briefly(user, attributes),
@@ -255,7 +252,7 @@ impl Auth {
         }
     }
 
-    /// The decision with its reason, for reviews.
+    /// Returns the decision with its reason, for reviews.
     #[must_use]
     pub fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
         match &self.rbac {
@@ -267,7 +264,7 @@ impl Auth {
         }
     }
 
-    /// The signer and verifier of ServiceAccount tokens.
+    /// Returns the issuer of ServiceAccount tokens.
     #[must_use]
     pub fn issuer(&self) -> &token::Issuer {
         &self.issuer
@@ -284,7 +281,7 @@ impl Auth {
         true
     }
 
-    /// Changes with every change of the roles, bindings and static tokens that decisions use.
+    /// Returns a number that changes with every change of the roles, bindings and static tokens.
     pub(crate) fn generation(&self) -> u64 {
         let roles = self.rbac.as_ref().map_or(0, rbac::Authorizer::generation);
         roles + self.token_changes.load(Ordering::Acquire)
@@ -317,7 +314,7 @@ impl Auth {
         Err(Failure::forbidden(&user.name, attributes, &why))
     }
 
-    /// Static tokens are for this server's own audience only.
+    /// Returns the user of a token. Static tokens are valid for this server's own audience only.
     pub(crate) fn token_user(&self, token: &str, audience: &str) -> Option<User> {
         let known = if audience == token::AUDIENCE {
             let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);

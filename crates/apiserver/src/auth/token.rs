@@ -1,7 +1,7 @@
-//! Tokens of ServiceAccounts: JSON web tokens with the claims that Kubernetes gives them.
+//! Tokens of ServiceAccounts: JSON web tokens with the claims of Kubernetes.
 //!
-//! A token is good while its signature, issuer, audience and times are, and while the ServiceAccount,
-//! and the object that it is bound to if there is one, still exist with the uids that it was issued for.
+//! A token is valid if its signature, issuer, audience and times are valid. In addition, the ServiceAccount and the
+//! object to which the token is bound must exist with the uids in the token.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ use crate::store::{Key, Store};
 /// Issuer of the tokens, and the audience of this server.
 pub const AUDIENCE: &str = super::DEFAULT_AUDIENCE;
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Claims {
     aud: Vec<String>,
@@ -36,7 +36,7 @@ struct Claims {
     sub: String,
 }
 
-/// The objects that a token lives and dies with.
+/// The objects whose deletion invalidates a token.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Bound {
     namespace: String,
@@ -49,33 +49,33 @@ struct Bound {
     node: Option<Named>,
 }
 
-/// One object's name and uid.
+/// Name and uid of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Named {
     name: String,
     uid: String,
 }
 
-/// Why a token is not accepted.
+/// Reason why a token is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejected {
-    /// It is not a token of this kind.
+    /// The text is not a token of a service account.
     #[error("not a service account token")]
     Malformed,
-    /// Another key signed it, or it was altered.
+    /// Another key signed the token, or it was changed.
     #[error("the signature does not fit")]
     Signature,
-    /// It is not for this audience, or by another issuer.
+    /// The token is for another audience or from another issuer.
     #[error("the token is for another audience")]
     Audience,
-    /// It is not valid yet or no longer.
+    /// The token is not valid yet, or has expired.
     #[error("the token has expired or is not valid yet")]
     Time,
-    /// The account is gone or was made anew.
+    /// The account was deleted, or replaced by another of the same name.
     #[error("the service account no longer exists")]
     Gone,
-    /// What the token was bound to is gone or was made anew.
+    /// The object to which the token is bound was deleted, or replaced by another of the same name.
     #[error("the object that the token is bound to no longer exists")]
     Unbound,
 }
@@ -83,18 +83,18 @@ pub enum Rejected {
 /// Signs tokens and verifies them.
 pub struct Issuer {
     key: SigningKey,
-    /// The public part of `key`, and then the keys of the past.
+    /// The public part of `key`, followed by the former keys.
     accepted: Vec<VerifyingKey>,
-    /// Tokens whose signature was found to fit: checking one takes longer than all else that
-    /// happens to a small request. Everything that can change is checked every time.
+    /// Tokens with a verified signature, because verification takes longer than the rest of a small request. Everything
+    /// that can change is checked for every request.
     known: Mutex<HashMap<String, Arc<Claims>>>,
 }
 
-/// More tokens than this at once are unusual, and then forgotten.
+/// Maximum number of cached tokens. If it is exceeded, the cache is cleared.
 const MAX_KNOWN: usize = 4096;
 
 impl Issuer {
-    /// Signs with this key.
+    /// Creates an issuer that signs with this key.
     #[must_use]
     pub fn new(key: SigningKey) -> Self {
         Self {
@@ -104,7 +104,7 @@ impl Issuer {
         }
     }
 
-    /// Also accepts tokens that these keys signed.
+    /// Adds keys whose tokens are accepted too.
     #[must_use]
     pub fn accept(mut self, keys: impl IntoIterator<Item = VerifyingKey>) -> Self {
         for key in keys {
@@ -115,14 +115,14 @@ impl Issuer {
         self
     }
 
-    /// The public keys as a JSON web key set, as at `/openid/v1/jwks`.
+    /// Returns the public keys as the JSON web key set of `/openid/v1/jwks`.
     #[must_use]
     pub fn key_set(&self) -> Value {
         let keys: Vec<Value> = self.accepted.iter().map(VerifyingKey::to_value).collect();
         json!({ "keys": keys })
     }
 
-    /// Makes a token; `None` if the system has no randomness.
+    /// Issues a token; `None` if the system has no random numbers.
     pub(super) fn issue(&self, wanted: &TokenClaims<'_>) -> Option<IssuedToken> {
         let now = Timestamp::now().as_second();
         let expires_at = now.saturating_add(wanted.seconds);
@@ -162,7 +162,7 @@ impl Issuer {
         self.sign_payload(&serde_json::to_vec(claims).ok()?)
     }
 
-    /// Signs any bytes in place of claims; `None` if the system has no randomness.
+    /// Signs arbitrary bytes instead of claims; `None` if the system has no random numbers.
     pub(crate) fn sign_payload(&self, payload: &[u8]) -> Option<String> {
         let header = json!({ "alg": "ES256", "kid": self.accepted[0].id });
         let mut token = URL_SAFE_NO_PAD.encode(header.to_string());
@@ -178,10 +178,10 @@ impl Issuer {
         Some(token)
     }
 
-    /// Whose token it is.
+    /// Returns the user of a token.
     ///
     /// # Errors
-    /// Says what is wrong with the token.
+    /// Returns the reason why the token is invalid.
     pub fn verify(&self, token: &str, audience: &str, store: &dyn Store) -> Result<User, Rejected> {
         let claims = self.known_claims(token)?;
         if claims.iss != AUDIENCE || !claims.aud.iter().any(|a| a == audience) {
@@ -201,7 +201,7 @@ impl Issuer {
         if !serviceaccount.exists(store, "/serviceaccounts", namespace, false) {
             return Err(Rejected::Gone);
         }
-        // What a pod does while it ends still needs its token.
+        // A pod needs its token until it has terminated, so a pod that is being deleted counts as existing.
         let bound = [
             (pod, "/pods", namespace.as_str()),
             (secret, "/secrets", namespace),
@@ -290,7 +290,7 @@ impl Claims {
     }
 }
 
-/// The groups of every ServiceAccount of a namespace.
+/// Returns the groups of all ServiceAccounts of a namespace.
 pub(super) fn service_account_groups(namespace: &str) -> Vec<String> {
     vec![
         "system:serviceaccounts".into(),
@@ -299,7 +299,8 @@ pub(super) fn service_account_groups(namespace: &str) -> Vec<String> {
 }
 
 impl Named {
-    /// Whether the object is there with this uid; one that is being deleted may count or not.
+    /// Returns whether the object exists with this uid. With `ending`, an object that is being deleted counts as
+    /// existing.
     fn exists(&self, store: &dyn Store, resource: &str, namespace: &str, ending: bool) -> bool {
         #[derive(Deserialize)]
         struct Read {
@@ -398,7 +399,7 @@ mod tests {
         let new = Issuer::new(SigningKey::generate().unwrap());
         assert_eq!(new.claims(&token).unwrap_err(), Rejected::Signature);
 
-        // The same key as a private and as a public one; the latter as `openssl ec -pubout` writes it.
+        // The file contains one key as a private key and as a public key in the form of `openssl ec -pubout`.
         let point = old.key.pair.public_key().as_ref();
         let mut info =
             b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\

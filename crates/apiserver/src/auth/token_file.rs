@@ -1,7 +1,7 @@
 //! Static bearer tokens, in the format of kube-apiserver's `--token-auth-file`.
 //!
-//! One line per token: `token,user,uid[,"group1,group2"]`. Empty lines and lines that begin with `#`
-//! are skipped; of a token given twice the last line counts.
+//! One line per token: `token,user,uid[,"group1,group2"]`. Empty lines and lines that begin with `#` are ignored. If a
+//! token occurs twice, the last line is used.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ pub struct TokenFile {
     users: HashMap<String, User>,
 }
 
-/// Why a token file cannot be used.
+/// Error in a token file.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenFileError {
@@ -29,10 +29,10 @@ pub enum TokenFileError {
 }
 
 impl TokenFile {
-    /// Reads the text of a token file.
+    /// Parses the text of a token file.
     ///
     /// # Errors
-    /// Names the first line that does not read.
+    /// Returns the number of the first invalid line.
     pub fn parse(text: &str) -> Result<Self, TokenFileError> {
         let mut file = Self::default();
         for (index, line) in text.lines().enumerate() {
@@ -70,14 +70,14 @@ impl TokenFile {
         self.users.extend(other.users);
     }
 
-    /// Whose token it is.
+    /// Returns the user of a token.
     #[must_use]
     pub fn user(&self, token: &str) -> Option<User> {
         self.users.get(token).cloned()
     }
 }
 
-/// The columns of one CSV line; `None` if a quote is left open.
+/// Splits a CSV line into its columns; `None` if a closing quote is missing.
 fn columns(line: &str) -> Option<Vec<String>> {
     let mut columns = Vec::new();
     let mut rest = line;
@@ -98,7 +98,7 @@ fn columns(line: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Reads up to the closing quote; two quotes in a row stand for one.
+/// Reads up to the closing quote. Two quotes in a row mean one.
 fn unquote(text: &str) -> Option<(String, &str)> {
     let mut column = String::new();
     let mut rest = text;

@@ -101,7 +101,7 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// Whether a single rule grants all of it. This is fast for identical rules.
+    /// Returns whether a single rule grants everything that `wanted` grants. This check is fast for identical rules.
     fn one_covers(&mut self, wanted: &Rule) -> Result<bool, Ended> {
         let (mine, theirs): (Vec<&Rule>, usize) = (self.had.clone(), size(wanted));
         for rule in mine {
