@@ -1,7 +1,7 @@
 //! Server-side apply and the ownership of fields.
 //!
-//! `metadata.managedFields` records the owner of each field. An update takes ownership of the fields that it changes. An
-//! apply declares all fields of its manager:
+//! `metadata.managedFields` records the owner of each field. An update takes ownership of the fields that it changes.
+//! An apply declares all fields of its manager:
 //! - a field that the manager applied before and does not apply now is removed, unless another manager owns it;
 //! - a field that another manager owns with another value is a conflict, unless the apply is forced.
 //!
@@ -200,8 +200,9 @@ impl Apply<'_> {
         check::check(shape, config).map_err(Refusal::Unfit)
     }
 
-    /// Fast path: returns the new object, not yet canonical, if the writer is the only owner and applies the same fields as
-    /// last time. Then there is nothing to remove and no conflict, and the owners stay. Returns `None` otherwise.
+    /// Fast path: returns the new object, not yet canonical, if the writer is the only owner and applies the same
+    /// fields as last time. Then there is nothing to remove and no conflict, and the owners stay. Returns `None`
+    /// otherwise.
     pub(crate) fn again(&self, owners: &Value) -> Result<Option<Value>, Refusal> {
         let Some(stated) = managed::alone(owners, self.writer) else {
             return Ok(None);
@@ -310,8 +311,8 @@ impl Apply<'_> {
         Some(text).filter(|text| !text.is_empty() && self.writer.manager == KUBECTL)
     }
 
-    /// Returns the fields that kubectl applied client-side and that are unchanged since. They belong to kubectl regardless
-    /// of the recorded manager.
+    /// Returns the fields that kubectl applied client-side and that are unchanged since. They belong to kubectl
+    /// regardless of the recorded manager.
     fn applied_by_client(&self) -> Option<Set> {
         let mut last: Value = serde_json::from_str(self.last_applied()?).ok()?;
         let map = last.as_object_mut()?;

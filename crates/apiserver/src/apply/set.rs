@@ -1,8 +1,8 @@
 //! Sets of field paths in the format of `managedFields`.
 //!
 //! A path element is stored in its serialised form: `f:name` for a member, `k:{"key":1}` for an element of a list of
-//! type map, `v:1` for an element of a list of type set. A set is a tree of path elements. A node may be a member of the
-//! set, have members below it, or both.
+//! type map, `v:1` for an element of a list of type set. A set is a tree of path elements. A node may be a member of
+//! the set, have members below it, or both.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

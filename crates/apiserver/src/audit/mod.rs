@@ -39,7 +39,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Records requests to this file, with the default policy. Files are rotated at 100 MiB, and 10 rotated files are kept.
+    /// Records requests to this file, with the default policy. Files are rotated at 100 MiB, and 10 rotated files are
+    /// kept.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {

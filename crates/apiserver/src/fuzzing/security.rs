@@ -14,7 +14,8 @@ use crate::{audit, tls};
 /// Most names of one list of a rule that are tried.
 const TRIED: usize = 4;
 
-/// Two lists of rules, one on each line: if the first covers the second, it allows every request that the second allows.
+/// Two lists of rules, one on each line: if the first covers the second, it allows every request that the second
+/// allows.
 pub fn roles(bytes: &[u8]) {
     let end = bytes
         .iter()

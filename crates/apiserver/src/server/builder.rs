@@ -251,8 +251,8 @@ impl Builder {
         self
     }
 
-    /// Sets the longest life of issued ServiceAccount tokens: a request for more gets a token of this life. The default is
-    /// one year; `None` sets no limit.
+    /// Sets the longest life of issued ServiceAccount tokens: a request for more gets a token of this life. The default
+    /// is one year; `None` sets no limit.
     pub fn max_token_life(mut self, life: Option<Duration>) -> Self {
         self.max_token_life = life;
         self
@@ -282,7 +282,8 @@ impl Builder {
         self
     }
 
-    /// Writes the least roles for the observed requests of each user to this file, while the server runs and when it ends.
+    /// Writes the least roles for the observed requests of each user to this file, while the server runs and when it
+    /// ends.
     pub fn record_rbac(mut self, path: impl Into<PathBuf>) -> Self {
         self.record = Some(path.into());
         self
@@ -300,9 +301,9 @@ impl Builder {
         self
     }
 
-    /// Serves a path and everything below it without authentication, for public pages and for pages that check credentials
-    /// themselves. `prefix` begins with a slash and does not end with one. The extensions of the request contain the address of
-    /// the client as `Option<IpAddr>`, which is `None` for the unix socket.
+    /// Serves a path and everything below it without authentication, for public pages and for pages that check
+    /// credentials themselves. `prefix` begins with a slash and does not end with one. The extensions of the request
+    /// contain the address of the client as `Option<IpAddr>`, which is `None` for the unix socket.
     pub fn public_route<F>(
         mut self,
         prefix: impl Into<String>,
@@ -316,8 +317,8 @@ impl Builder {
         self
     }
 
-    /// Sets the maximum number of connections. A lower limit of file descriptors (`RLIMIT_NOFILE`) lowers it. One address
-    /// gets at most seven eighths of them. Beyond a limit, an idle connection is closed, or else the new one.
+    /// Sets the maximum number of connections. A lower limit of file descriptors (`RLIMIT_NOFILE`) lowers it. One
+    /// address gets at most seven eighths of them. Beyond a limit, an idle connection is closed, or else the new one.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count.max(1);
         self
@@ -329,8 +330,8 @@ impl Builder {
         self
     }
 
-    /// Sets how many requests execute at the same time, apart from watches. One user gets at most half of them. Requests
-    /// for one Lease have twice as many places of their own, and administrators as many.
+    /// Sets how many requests execute at the same time, apart from watches. One user gets at most half of them.
+    /// Requests for one Lease have twice as many places of their own, and administrators as many.
     pub fn max_requests_inflight(mut self, count: u32) -> Self {
         self.fairness.requests = count.clamp(2, 1 << 20);
         self
@@ -342,7 +343,8 @@ impl Builder {
         self
     }
 
-    /// Sets the maximum number of bytes of large responses that clients have not read. One user gets at most half of them.
+    /// Sets the maximum number of bytes of large responses that clients have not read. One user gets at most half of
+    /// them.
     pub fn max_answer_bytes(mut self, bytes: u64) -> Self {
         self.fairness.answer_bytes = bytes;
         self

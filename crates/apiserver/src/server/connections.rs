@@ -1,9 +1,9 @@
 //! The share of every address of all connections.
 //!
-//! An address may have at most seven times as many connections as are left for all, which is seven eighths if it is alone.
-//! Above its share, one of its idle connections is closed for a new one. If all of them are busy, the new one is closed.
-//! The owner's socket file is outside of the shares: it always has some connections that no address can take, so that the
-//! administrator can act while the server is overloaded.
+//! An address may have at most seven times as many connections as are left for all, which is seven eighths if it is
+//! alone. Above its share, one of its idle connections is closed for a new one. If all of them are busy, the new one is
+//! closed. The owner's socket file is outside of the shares: it always has some connections that no address can take,
+//! so that the administrator can act while the server is overloaded.
 //!
 //! Invariant: the listener never waits for a client.
 

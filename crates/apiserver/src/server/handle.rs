@@ -153,8 +153,8 @@ impl Handle {
         &self.parts.faults
     }
 
-    /// Saves the current state to a file, which appears only after it is complete. The server continues to work. Returns
-    /// `None` for a custom store, which does not support backups.
+    /// Saves the current state to a file, which appears only after it is complete. The server continues to work.
+    /// Returns `None` for a custom store, which does not support backups.
     ///
     /// # Errors
     /// Returns the file and the error of the file system.

@@ -57,7 +57,8 @@ pub enum DataDirError {
 pub struct Instance {
     /// Process id.
     pub pid: u32,
-    /// Start time of the process in clock ticks since boot, which distinguishes it from a later process with the same pid.
+    /// Start time of the process in clock ticks since boot, which distinguishes it from a later process with the same
+    /// pid.
     pub start_ticks: u64,
     /// When the server started, RFC 3339.
     pub started_at: String,
@@ -165,8 +166,8 @@ pub(super) struct DataDir {
 }
 
 impl DataDir {
-    /// Creates the directory with mode 0700 if it does not exist, and locks it. Rejects a directory of another user, and one
-    /// that every user can write to.
+    /// Creates the directory with mode 0700 if it does not exist, and locks it. Rejects a directory of another user,
+    /// and one that every user can write to.
     pub(super) fn lock(path: &Path) -> Result<Self, DataDirError> {
         files::claim_folder(path).map_err(|e| file(path, e))?;
         // Absolute, because other processes read this path.

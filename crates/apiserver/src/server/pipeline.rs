@@ -241,8 +241,8 @@ impl Pipeline {
         })
     }
 
-    /// Resolves when a watch of this user must end, because the server shuts down, the user loses the right to it, or an
-    /// injected fault ends it.
+    /// Resolves when a watch of this user must end, because the server shuts down, the user loses the right to it, or
+    /// an injected fault ends it.
     fn end(
         &self,
         path: &str,

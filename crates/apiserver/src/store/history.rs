@@ -23,8 +23,8 @@ pub struct Retention {
     pub min_events: usize,
     /// Maximum number of events.
     pub max_events: usize,
-    /// Age up to which events are kept, within the other bounds. kube-apiserver keeps exact lists for 5 minutes and watch
-    /// history for at least 75 seconds; here one history serves both.
+    /// Age up to which events are kept, within the other bounds. kube-apiserver keeps exact lists for 5 minutes and
+    /// watch history for at least 75 seconds; here one history serves both.
     pub age: Duration,
     /// Approximate memory limit. The newest event is kept regardless of its size.
     pub max_bytes: usize,

@@ -280,7 +280,8 @@ pub struct Event {
     pub kind: EventKind,
     /// The new version; for a removal the last state with the removal's revision.
     pub object: Arc<Object>,
-    /// The previous version, unless the object was created. Selectors need it to detect that an object no longer matches.
+    /// The previous version, unless the object was created. Selectors need it to detect that an object no longer
+    /// matches.
     pub previous: Option<Arc<Object>>,
 }
 

@@ -1,7 +1,7 @@
 //! The published state and its recent history, in memory. All engines serve reads and watches from it.
 //!
-//! Invariant: all data behind the lock belongs to exactly the published `revision`. A batch of writes becomes visible as
-//! a whole, in one critical section, after its engine made it durable.
+//! Invariant: all data behind the lock belongs to exactly the published `revision`. A batch of writes becomes visible
+//! as a whole, in one critical section, after its engine made it durable.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound::{Excluded, Included, Unbounded};

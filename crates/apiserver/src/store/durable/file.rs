@@ -34,8 +34,8 @@ impl StorageBackend for ClaimedFile {
         if len > present {
             let more = len - present;
             if rustix::fs::fallocate(&self.file, FallocateFlags::empty(), present, more).is_err() {
-                // redb doubles the size of the file but uses only a part of it. The remaining space may suffice. If it does
-                // not, the write of a page fails.
+                // redb doubles the size of the file but uses only a part of it. The remaining space may suffice. If it
+                // does not, the write of a page fails.
                 let _ = self.file.set_len(present);
             }
         }

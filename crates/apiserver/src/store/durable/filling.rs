@@ -177,8 +177,8 @@ pub(in crate::store) fn replace(
 }
 
 /// Writes every object to a new database, encrypted as configured, and replaces the old database with it. The old file
-/// is removed, because its free pages contain earlier values. Memory is bounded by the log and one transaction. After an
-/// error or a crash, the old database is unchanged.
+/// is removed, because its free pages contain earlier values. Memory is bounded by the log and one transaction. After
+/// an error or a crash, the old database is unchanged.
 pub(super) fn rotate(
     dir: &Path,
     encryption: &Encryption,

@@ -104,8 +104,8 @@ impl RedbStore {
     ///
     /// # Errors
     ///
-    /// Returns an [`OpenError`] with the file and the reason. Every record is read and checked, so a store that opens is
-    /// undamaged.
+    /// Returns an [`OpenError`] with the file and the reason. Every record is read and checked, so a store that opens
+    /// is undamaged.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, OpenError> {
         Self::with(dir, Retention::default())
     }
@@ -140,13 +140,13 @@ impl RedbStore {
         )
     }
 
-    /// Writes the data of a stopped server to a new file, encrypted as configured, and removes the old file. Reports its
-    /// progress after every object. Blocks on the disk.
+    /// Writes the data of a stopped server to a new file, encrypted as configured, and removes the old file. Reports
+    /// its progress after every object. Blocks on the disk.
     ///
     /// # Errors
     ///
-    /// Returns an error if the directory is in use, an object cannot be read, or there is no space for a second file. The
-    /// data then stay unchanged.
+    /// Returns an error if the directory is in use, an object cannot be read, or there is no space for a second file.
+    /// The data then stay unchanged.
     pub fn rotate_keys(
         dir: impl AsRef<Path>,
         encryption: &Encryption,
@@ -181,8 +181,8 @@ impl RedbStore {
         &self.encryption
     }
 
-    /// Finishes queued writes, marks the file as cleanly closed, and ends all watches. Later writes are rejected. Dropping
-    /// the store does the same.
+    /// Finishes queued writes, marks the file as cleanly closed, and ends all watches. Later writes are rejected.
+    /// Dropping the store does the same.
     pub fn close(&self) {
         self.committer.stop();
         self.mvcc.close();

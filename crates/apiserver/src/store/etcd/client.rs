@@ -74,8 +74,8 @@ impl Client {
         }
     }
 
-    /// Connects to the first member, starting with number `first`, that answers a linearizable read. A member that is cut
-    /// off from the others does not answer one. Also returns the number of the member.
+    /// Connects to the first member, starting with number `first`, that answers a linearizable read. A member that is
+    /// cut off from the others does not answer one. Also returns the number of the member.
     pub(super) async fn connect(&self, first: usize) -> Result<(usize, Link, Header), String> {
         let mut reasons = Vec::new();
         for offset in 0..self.endpoints.len() {

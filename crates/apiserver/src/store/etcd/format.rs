@@ -8,8 +8,8 @@
 //! {"metadata":{"resourceVersion":"","name":"x",...},...}
 //! ```
 //!
-//! An encrypted value starts with `tenure2` instead of `tenure1`, and the encrypted JSON follows the line. The key of the
-//! object and the line are its associated data.
+//! An encrypted value starts with `tenure2` instead of `tenure1`, and the encrypted JSON follows the line. The key of
+//! the object and the line are its associated data.
 //!
 //! The revision is etcd's, so the JSON has a gap for it that is filled when the value is read. `term` is the revision
 //! that won the current term of a lease: a number, `self` for the revision of the value itself, or 0 if no token is

@@ -258,7 +258,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Returns the reason why a value cannot be read. A missing key ends the first read, because a retry cannot succeed.
+    /// Returns the reason why a value cannot be read. A missing key ends the first read, because a retry cannot
+    /// succeed.
     fn unreadable(&self, error: Unreadable) -> String {
         let why = error.to_string();
         if let Unreadable::Locked(what) = error {

@@ -6,7 +6,7 @@
 //! | line | meaning |
 //! |---|---|
 //! | `@start REVISION` | the store opened at this revision |
-//! | `@try WRITER shared\|own ID FROM` | the writer is about to replace the version with id FROM (0: no object) |
+//! | `@try WRITER shared\|own ID FROM` | the writer will replace the version with id FROM (0: no object) |
 //! | `@ok WRITER shared\|own ID REVISION` | the write was acknowledged |
 //! | `@no WRITER shared\|own ID` | the write was rejected with a conflict |
 //!
@@ -115,8 +115,8 @@ impl History {
         self.highest = seen;
     }
 
-    /// Compares the history with the content at this revision. `present` returns an object by its name. Returns the id of
-    /// each acknowledged revision.
+    /// Compares the history with the content at this revision. `present` returns an object by its name. Returns the id
+    /// of each acknowledged revision.
     pub(crate) fn check(
         &mut self,
         revision: u64,
