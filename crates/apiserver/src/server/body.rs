@@ -84,7 +84,7 @@ pub(super) struct Guarded {
     inner: Body,
     rest: Bytes,
     progress: Arc<Progress>,
-    /// Counts the body against the share of its user until it is sent.
+    /// Charges the body to the share of its user until it is sent.
     _charge: Option<Arc<Charge>>,
     _guard: BusyGuard,
 }

@@ -99,8 +99,8 @@ pub enum StartError {
     Store(#[from] WriteError),
 }
 
-/// Builder of a server. Defaults: memory engine, TLS on a random port of 127.0.0.1, certificates that live as long as
-/// the process, RBAC enabled.
+/// Builder of a server. Defaults: memory engine, TLS on a random port of 127.0.0.1, certificates for this process only,
+/// RBAC enabled.
 #[must_use = "nothing runs until `start`"]
 pub struct Builder {
     pub(super) engine: Engine,
@@ -168,7 +168,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The storage engine.
+    /// Sets the storage engine.
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
         self
@@ -251,15 +251,15 @@ impl Builder {
         self
     }
 
-    /// Sets the longest life of issued ServiceAccount tokens: a request for more gets a token of this life. The default
-    /// is one year; `None` sets no limit.
+    /// Sets the maximum lifetime of issued ServiceAccount tokens. A request for a longer lifetime gets a token with
+    /// this lifetime. The default is one year; `None` sets no limit.
     pub fn max_token_life(mut self, life: Option<Duration>) -> Self {
         self.max_token_life = life;
         self
     }
 
-    /// Also accepts ServiceAccount tokens that the keys in this file have signed, for a change of the signing key. The
-    /// file has public or private keys in PEM (ECDSA P-256).
+    /// Also accepts ServiceAccount tokens that were signed with a key in this file, so that the signing key can be
+    /// changed. The file contains public or private keys in PEM (ECDSA P-256).
     pub fn service_account_keys(mut self, path: impl Into<PathBuf>) -> Self {
         self.key_files.push(path.into());
         self
@@ -272,7 +272,7 @@ impl Builder {
         self
     }
 
-    /// Adds a check to `/readyz`, which fails with a reason while clients should wait. `?exclude=NAME` skips it.
+    /// Adds a check to `/readyz`. It returns a reason while clients should wait. `?exclude=NAME` skips it.
     pub fn ready_check(
         mut self,
         name: &str,
@@ -282,7 +282,7 @@ impl Builder {
         self
     }
 
-    /// Writes the least roles for the observed requests of each user to this file, while the server runs and when it
+    /// Writes the minimal roles for the observed requests of each user to this file, while the server runs and when it
     /// ends.
     pub fn record_rbac(mut self, path: impl Into<PathBuf>) -> Self {
         self.record = Some(path.into());
@@ -318,7 +318,8 @@ impl Builder {
     }
 
     /// Sets the maximum number of connections. A lower limit of file descriptors (`RLIMIT_NOFILE`) lowers it. One
-    /// address gets at most seven eighths of them. Beyond a limit, an idle connection is closed, or else the new one.
+    /// address gets at most seven eighths of them. If a limit is reached, an idle connection is closed; if there is
+    /// none, the new connection is closed.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count.max(1);
         self
@@ -330,8 +331,9 @@ impl Builder {
         self
     }
 
-    /// Sets how many requests execute at the same time, apart from watches. One user gets at most half of them.
-    /// Requests for one Lease have twice as many places of their own, and administrators as many.
+    /// Sets the maximum number of requests that execute at the same time, apart from watches. One user gets at most
+    /// half of them. Requests for a single Lease have a separate limit, twice as high. Requests of administrators have
+    /// a separate limit of the same height.
     pub fn max_requests_inflight(mut self, count: u32) -> Self {
         self.fairness.requests = count.clamp(2, 1 << 20);
         self
@@ -362,13 +364,13 @@ impl Builder {
         self
     }
 
-    /// Sets the longest time for a whole request body.
+    /// Sets the time limit for a whole request body.
     pub fn body_deadline(mut self, time: Duration) -> Self {
         self.fairness.body_deadline = time;
         self
     }
 
-    /// Sets the longest time for a request that is not a watch.
+    /// Sets the time limit for a request that is not a watch.
     pub fn request_timeout(mut self, time: Duration) -> Self {
         self.fairness.request_deadline = time;
         self
@@ -381,7 +383,7 @@ impl Builder {
         self
     }
 
-    /// Sets the longest pause within a request body.
+    /// Sets the time limit for a pause within a request body.
     pub fn body_timeout(mut self, time: Duration) -> Self {
         self.fairness.body_pause = time;
         self

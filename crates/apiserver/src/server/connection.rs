@@ -1,4 +1,4 @@
-//! One connection: handshake, protocol, requests, and an end in bounded time.
+//! One connection: its TLS handshake, protocol, requests and time limits.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -127,9 +127,9 @@ impl Serving {
         builder
     }
 
-    /// Serves a connection with little memory, because most connections are idle most of the time. This is not an async
-    /// function, whose future would hold the stream in addition to the connection. The handling of a request is boxed,
-    /// because HTTP/1 reserves its space between requests.
+    /// Serves a connection with little memory, because most connections are idle most of the time. It is not an async
+    /// function, because such a future would contain the stream in addition to the connection. The future of a request
+    /// is boxed, because HTTP/1 reserves space for it between requests.
     fn serve<S>(
         self,
         builder: &auto::Builder<TokioExecutor>,
@@ -177,7 +177,7 @@ impl Serving {
     async fn should_close(&self, link: &Link) {
         loop {
             tokio::select! {
-                // A request may have begun meanwhile.
+                // A request may have started in the meantime.
                 () = link.close.notified() => return link.busy.until_idle().await,
                 () = self.idle_for(self.limits.idle, link) => {}
             }

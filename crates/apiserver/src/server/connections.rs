@@ -1,9 +1,11 @@
-//! The share of every address of all connections.
+//! Limits the connections of each address.
 //!
-//! An address may have at most seven times as many connections as are left for all, which is seven eighths if it is
-//! alone. Above its share, one of its idle connections is closed for a new one. If all of them are busy, the new one is
-//! closed. The owner's socket file is outside of the shares: it always has some connections that no address can take,
-//! so that the administrator can act while the server is overloaded.
+//! The share of an address is seven times the number of free connections. A single address can therefore use seven
+//! eighths of all connections. If an address exceeds its share, one of its idle connections is closed. If all of them
+//! are busy, the new connection is closed.
+//!
+//! Connections to the owner's socket file have a separate limit, so that the administrator can act while the server is
+//! overloaded.
 //!
 //! Invariant: the listener never waits for a client.
 
@@ -19,11 +21,11 @@ use crate::fairness::{Gate, Rejection};
 
 /// See [`within`].
 const WEIGHT: u64 = 7;
-/// Connections that may be in the process of being closed, in addition to a quarter of the limit.
+/// Number of connections that may be closing, in addition to a quarter of the limit.
 const CLOSING: usize = 64;
-/// Connections of the socket file above the limit of all. Their descriptors are among those for other purposes.
+/// Number of connections of the socket file, in addition to the limit. Their descriptors belong to `OTHER_FILES`.
 const SOCKET: usize = 64;
-/// Most connections that are looked at to find an idle one.
+/// Maximum number of connections that are checked to find an idle one.
 const LOOK: usize = 64;
 
 /// The origin of a connection; `None` for the socket file.
@@ -38,9 +40,9 @@ pub(super) struct Connections {
 
 #[derive(Default)]
 struct Table {
-    /// All open connections, also those that are being closed.
+    /// Number of open connections, including those that are being closed.
     open: usize,
-    /// Connections that count, oldest first.
+    /// Connections that count against the limits, oldest first.
     all: BTreeMap<u64, Origin>,
     origins: HashMap<Origin, Links>,
     next: u64,
@@ -221,7 +223,7 @@ mod tests {
         Some(IpAddr::from([127, 0, 0, last]))
     }
 
-    /// Opens connections until one is closed; busy ones cannot be closed for others.
+    /// Opens connections until one is closed. Busy connections are not closed in favour of others.
     fn open(
         connections: &Arc<Connections>,
         origin: Origin,

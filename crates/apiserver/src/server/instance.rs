@@ -60,7 +60,7 @@ pub struct Instance {
     /// Start time of the process in clock ticks since boot, which distinguishes it from a later process with the same
     /// pid.
     pub start_ticks: u64,
-    /// When the server started, RFC 3339.
+    /// Start time of the server, RFC 3339.
     pub started_at: String,
     /// Version of the server.
     pub version: String,

@@ -48,7 +48,7 @@ impl Listener {
                 Ok(stream) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
-                    // Usually no descriptor is left.
+                    // The usual cause is a lack of file descriptors.
                     connections.close_idle();
                     tokio::time::sleep(BREATH).await;
                     continue;

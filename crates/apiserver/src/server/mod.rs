@@ -26,7 +26,7 @@
 //! | `faults` | fault injection |
 //! | `backup` | backup of a running server |
 //! | `listener`, `connection`, `body`, `stall` | transport, with bounds for slow clients |
-//! | `connections` | the share of an address of all connections |
+//! | `connections` | limits of the connections of each address |
 //! | `pipeline` | the steps of a request |
 
 mod backup;

@@ -41,7 +41,7 @@ pub(super) enum Peer {
 }
 
 impl Peer {
-    /// The user that the connection proves, for a request with these headers.
+    /// Returns the user that the connection itself identifies, for a request with these headers.
     fn known_user(&self, headers: &HeaderMap) -> Option<User> {
         match self {
             Self::Network { certificate, .. } => certificate.clone(),
@@ -50,7 +50,7 @@ impl Peer {
         }
     }
 
-    /// Whether a web page could use the API in this way: without credentials that only the user has.
+    /// Returns whether a web page could send such a request, because it needs no credentials that only the user has.
     fn is_open_to_pages(&self, mode: Mode) -> bool {
         match self {
             Self::Network { tls, .. } => !tls || mode == Mode::AlwaysAllow,
@@ -207,7 +207,7 @@ impl Pipeline {
         Ok(user)
     }
 
-    /// Decides whether a user may do this. A decision about a user with very many rules is heavy work of that user.
+    /// Authorizes a request. If the user has very many rules, the decision is heavy work that is charged to the user.
     async fn authorize(
         &self,
         peer: &Peer,

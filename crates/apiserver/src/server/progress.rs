@@ -1,8 +1,8 @@
 //! Detects clients that do not read their responses.
 //!
-//! A stalled socket is not enough: an HTTP/2 client may read from its connection and still not read one response, whose
-//! memory then stays allocated as long as the connection. Therefore every piece of a response is tracked from the
-//! moment it is passed to the transport until its memory is freed.
+//! A write timeout of the socket does not detect all of them. An HTTP/2 client may read from its connection and still
+//! not read one response, whose memory stays allocated as long as the connection. Therefore every piece of a response
+//! is tracked from the moment it is passed to the transport until its memory is freed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

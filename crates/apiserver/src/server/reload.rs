@@ -129,7 +129,7 @@ impl Reload {
         };
         loop {
             tokio::time::sleep(CHECK_EVERY).await;
-            // A file system that does not answer blocks a separate thread, and not requests.
+            // Checks on a blocking thread, so that a file system that does not respond cannot block requests.
             let check = tokio::task::spawn_blocking(move || checker.check());
             let Ok(checked) = check.await else { return };
             checker = checked;
@@ -174,7 +174,7 @@ impl Tokens {
         tokens
     }
 
-    /// Reads both files. An invalid file does not keep the other from taking effect. Returns whether a later attempt
+    /// Reads both files. A valid file takes effect even if the other one is invalid. Returns whether a later attempt
     /// may succeed although the files do not change.
     fn read_again(&mut self, auth: &Auth) -> bool {
         let mut again = false;

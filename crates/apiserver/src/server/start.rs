@@ -337,7 +337,7 @@ fn instance(parts: &Parts, engine: &str) -> Instance {
 const OTHER_FILES: u64 = 256;
 
 /// Raises the limit of file descriptors, because each connection takes one and the usual limit of 1024 is too low.
-/// Returns how many connections are possible: a fifth of the descriptors is for connections that are being closed.
+/// Returns the possible number of connections. A fifth of the descriptors is reserved for connections that are closing.
 fn file_limit(connections: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let wanted = connections as u64 * 5 / 4 + OTHER_FILES;
@@ -360,7 +360,7 @@ fn file_limit(connections: usize) -> usize {
     }
 }
 
-/// Returns how many connections a number of descriptors is enough for.
+/// Returns the number of connections that these descriptors suffice for.
 fn connections_for(files: u64) -> usize {
     let free = files.saturating_sub(OTHER_FILES).max(files / 2);
     usize::try_from(free * 4 / 5).unwrap_or(usize::MAX).max(1)

@@ -1,8 +1,7 @@
-//! The right to a running watch, checked again while the watch runs.
+//! Authorizes a running watch again.
 //!
-//! A watch can run for an hour, but its token can expire, its ServiceAccount can be deleted and its binding can be
-//! removed at any time. kube-apiserver notices that when the watch times out; here the watch ends within
-//! [`MOST_MILLIS`].
+//! A watch can run for an hour. Meanwhile, its token can expire, and its ServiceAccount or its binding can be deleted.
+//! kube-apiserver notices that only when the watch times out. This server ends the watch within [`MOST_MILLIS`].
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use crate::request::RequestInfo;
 
 /// Shortest time between two checks of a watch.
 const LEAST_MILLIS: u64 = 5_000;
-/// Longest time between two checks of a watch. The times are random, so that watches do not check at the same moment.
+/// Longest time between two checks of a watch. The times are random, so that watches do not check at the same time.
 const MOST_MILLIS: u64 = 9_500;
 
 /// The credentials and the request line of a watch.
@@ -33,13 +32,13 @@ pub(super) struct WatchAccess {
 }
 
 enum Caller {
-    /// Not identified by a token: a certificate, the owner of the socket, or anonymous.
+    /// A user without a token: identified by a certificate or the socket, or anonymous.
     Known(User),
     Token(Box<str>),
 }
 
 impl WatchAccess {
-    /// Remembers the caller of a watch. `known` is the user that the connection proves.
+    /// Stores the credentials of a watch. `known` is the user that the connection itself identifies.
     pub(super) fn new(
         auth: &Arc<Auth>,
         known: Option<User>,
@@ -57,13 +56,14 @@ impl WatchAccess {
             caller,
             impersonation: impersonation_headers(headers).map(Box::new),
             info: info.clone(),
-            // The watch was allowed before this moment, so that the first check must not trust the generation.
+            // Roles may have changed since the watch was authorized, so the first check must not rely on the
+            // generation.
             allowed_at: u64::MAX,
             tenant,
         }
     }
 
-    /// Resolves when the caller no longer has the right to the watch.
+    /// Resolves when the user may no longer watch.
     pub(super) async fn ended(mut self) {
         let always = matches!(&self.caller, Caller::Known(user) if user.is_in(MASTERS));
         if always && self.impersonation.is_none() {
@@ -81,7 +81,7 @@ impl WatchAccess {
 
     /// Checks the credentials, and the roles if one of them changed since the last check.
     async fn holds(&mut self) -> bool {
-        // Read first, so that a change during the check leads to another check.
+        // The generation is read first, so that a change during the check causes another check.
         let generation = self.auth.generation();
         let user = match &self.caller {
             Caller::Known(user) => Cow::Borrowed(user),
@@ -103,7 +103,8 @@ impl WatchAccess {
             Some(allowed) => allowed,
             None => {
                 let decide = async { self.auth.permit(&user, &attributes).is_ok() };
-                // Without a seat for the decision, the watch ends: an old decision must not last.
+                // If no seat is free for the decision, the watch ends, because an outdated decision must not stay in
+                // force.
                 self.tenant.off_workers(decide).await.unwrap_or(false)
             }
         };

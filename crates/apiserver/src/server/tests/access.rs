@@ -1,4 +1,4 @@
-//! Who is who, and who may what, over the wire.
+//! Authentication and authorization over real connections.
 
 use http::{Method, Version};
 use serde_json::{Value, json};
@@ -102,7 +102,7 @@ async fn a_certificate_of_another_authority_is_nobody() {
     let pki = server.handle().pki().unwrap();
     let stranger = crate::pki::Pki::ephemeral(&[]).unwrap();
     let mut io = connect_tls(server.url(), pki, Some(&stranger.admin), &["http/1.1"]).await;
-    // TLS 1.3 clients learn of the refusal when they read.
+    // A TLS 1.3 client receives the rejection of its certificate with the first read.
     let mut byte = [0];
     let outcome = tokio::io::AsyncReadExt::read(&mut io, &mut byte).await;
     assert!(outcome.is_err() || outcome.unwrap() == 0);
@@ -187,7 +187,7 @@ async fn roles_and_service_account_tokens_work_end_to_end() {
         .code,
         201
     );
-    // In force at once: no polling.
+    // A role is in force as soon as its write is acknowledged, so the test does not poll.
     assert_eq!(get(server.url(), LEASES, &token).await.code, 200);
 
     let bearer = format!("Bearer {admin}");
@@ -242,7 +242,7 @@ async fn the_owner_of_the_socket_is_the_administrator() {
     assert!(!path.exists());
 }
 
-/// Nobody else can connect, not even in the moment between the making of the file and its first use.
+/// Other users cannot connect, not even between the creation of the file and its first use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_socket_is_its_owners_from_its_first_moment() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -271,7 +271,7 @@ async fn the_socket_is_its_owners_from_its_first_moment() {
     assert_eq!(modes, [0o600]);
 }
 
-/// A socket that nobody listens on any more makes way, a file does not, and nor does what a link leads to.
+/// A stale socket is replaced. A regular file and the target of a symbolic link are not.
 #[tokio::test]
 async fn a_socket_takes_the_place_of_a_dead_one_only() {
     let dir = tempfile::tempdir().unwrap();
@@ -321,7 +321,7 @@ async fn recorded_traffic_becomes_the_least_role() {
     assert!(yaml.contains("name: \"bob\"\n"), "{yaml}");
 }
 
-/// Requests that need more than the permission that their method and path tell.
+/// Sends requests that need more permissions than that of their method and path.
 async fn run_session(url: &str, token: &str) {
     let bearer = format!("Bearer {token}");
     let ask = async |method: Method, path: &str, header: (&str, &str), body: &Value| {

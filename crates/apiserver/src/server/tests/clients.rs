@@ -1,4 +1,4 @@
-//! Clients that nobody here wrote, with nothing but the kubeconfig.
+//! Clients of other projects, configured only with the kubeconfig.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -114,7 +114,7 @@ async fn a_watcher_lists_or_streams_and_goes_on_after_an_expired_revision() {
         let mut events = Box::pin(watcher(maps.clone(), config).default_backoff());
         let mut next = async || loop {
             let event = tokio::time::timeout(LIMIT, events.next()).await;
-            // A cut stream is an error that the watcher gets over by itself.
+            // The watcher recovers from an interrupted stream.
             if let Ok(event) = event.expect("an event in time").unwrap() {
                 return event;
             }

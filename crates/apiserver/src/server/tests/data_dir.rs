@@ -1,4 +1,4 @@
-//! What a server leaves on disk, and finds there again.
+//! Files in the data directory, and their use by the next server.
 
 use std::os::unix::fs::PermissionsExt as _;
 

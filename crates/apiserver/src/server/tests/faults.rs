@@ -1,4 +1,4 @@
-//! Faults as a client meets them.
+//! Effects of injected faults on clients.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn a_dropped_answer_still_took_effect() {
     leases.get("l").await.unwrap();
 }
 
-/// Not with kube, whose client tries 429, 503 and 504 again by itself.
+/// Does not use kube, whose client retries 429, 503 and 504.
 #[tokio::test]
 async fn a_refused_request_took_no_effect() {
     let server = TestServer::start().await.unwrap();
@@ -100,7 +100,7 @@ async fn watches_are_cut_on_demand_and_after_a_while() {
         path: LEASES.into(),
         ..Requests::default()
     });
-    // That was for others.
+    // The fault concerns other requests.
     maps.create(&PostParams::default(), &named("n"))
         .await
         .unwrap();

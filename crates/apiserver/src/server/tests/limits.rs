@@ -18,10 +18,10 @@ use crate::TestServer;
 use crate::server::Server;
 
 const SHORT: Duration = Duration::from_millis(100);
-/// More than anything takes.
+/// Longer than any step of these tests takes.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Reads to the end; fails only if the server keeps the connection.
+/// Reads until the server closes the connection; fails if the server does not close it.
 async fn until_closed(mut io: impl tokio::io::AsyncRead + Unpin) -> String {
     let mut text = Vec::new();
     let read = tokio::time::timeout(Duration::from_secs(20), io.read_to_end(&mut text)).await;
@@ -65,7 +65,7 @@ async fn a_body_that_never_ends_is_an_error() {
     assert!(message.contains("did not arrive in time"), "{message}");
 }
 
-/// Tells when the server has given up on an answer.
+/// Set when the server drops the response.
 struct Flag(Arc<AtomicBool>);
 
 impl Drop for Flag {
@@ -119,7 +119,7 @@ async fn an_answer_that_is_left_lying_ends_its_connection() {
         .write_timeout(SHORT)
         .public_route("/large", large);
     let server = TestServer::start_with(builder).await.unwrap();
-    // The client reads from its socket all the time, and grants one answer no more than this.
+    // The client keeps reading from its socket, but its flow-control window for one response is this small.
     let (mut sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
         .initial_stream_window_size(1000)
         .handshake(TokioIo::new(connect(server.url()).await))
@@ -133,7 +133,7 @@ async fn an_answer_that_is_left_lying_ends_its_connection() {
     let ended = tokio::time::timeout(Duration::from_secs(20), connection).await;
     let _ = ended.expect("the server closes the connection").unwrap();
 
-    // An answer of many pieces is whole for who takes it.
+    // A client that reads receives a response of many pieces completely.
     let uri = format!("{}/large", server.url());
     let io = TokioIo::new(connect(server.url()).await);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
@@ -167,7 +167,7 @@ async fn a_thousand_idle_connections_are_no_burden() {
     }
 }
 
-/// As informers have them: all on one connection, and room for ordinary requests besides.
+/// Informers open all watches on one connection, which must still have streams for other requests.
 #[tokio::test]
 async fn one_connection_carries_hundreds_of_watches() {
     const WATCHES: usize = 240;
@@ -230,7 +230,7 @@ async fn heads_that_make_no_sense_are_answered_or_closed() {
         &long,
     ] {
         let mut io = connect(server.url()).await;
-        // The server may answer before all of it is read.
+        // The server may respond before it has read everything.
         let _ = io.write_all(junk.as_bytes()).await;
         let _ = io.shutdown().await;
         let answer = until_closed(io).await;

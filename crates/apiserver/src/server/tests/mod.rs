@@ -1,4 +1,4 @@
-//! Servers in this process, spoken to over real sockets.
+//! Tests of servers in this process, over real sockets.
 
 mod access;
 mod clients;
@@ -23,7 +23,7 @@ use crate::pki::{Identity, Pki};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
-/// An answer: its code, the protocol it came over, its body as JSON (or as a string).
+/// A response: its status code, its protocol, and its body as JSON or as a string.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: StatusCode,
@@ -39,7 +39,7 @@ async fn connect(url: &str) -> TcpStream {
     TcpStream::connect(address(url)).await.unwrap()
 }
 
-/// A TLS connection that trusts the server's authority and offers these protocols.
+/// Opens a TLS connection that trusts the server's authority and offers these protocols.
 async fn connect_tls(
     url: &str,
     pki: &Pki,

@@ -1,4 +1,4 @@
-//! Ends that clients can tell from accidents.
+//! Clean shutdown, which clients can distinguish from a failure.
 
 use std::time::Duration;
 
