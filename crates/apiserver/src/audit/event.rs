@@ -1,4 +1,4 @@
-//! One event as a line of JSON. Serialized by the writer thread, not by the request.
+//! Serializes an event as a line of JSON. The writer thread does this, so that requests do not wait for it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::protobuf;
 use crate::request::{RequestInfo, Route};
 use crate::timestamp::format_micros;
 
-/// Everything that is known about a request at one stage.
+/// The recorded data of a request at one stage.
 pub(super) struct Event {
     pub(super) request: Arc<RequestParts>,
     pub(super) stage: Stage,
@@ -22,7 +22,7 @@ pub(super) struct Event {
     pub(super) omit_managed_fields: bool,
     pub(super) user: Option<Arc<User>>,
     pub(super) impersonated: Option<Arc<User>>,
-    /// Whether the request was allowed, and why.
+    /// Whether the request was allowed, and the reason.
     pub(super) decision: Option<(bool, Arc<str>)>,
     pub(super) outcome: Option<Outcome>,
     pub(super) body: Option<RequestBody>,
@@ -42,7 +42,7 @@ pub(super) struct RequestParts {
 /// The result of a request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
-    /// `None` if the client left before the response was ready.
+    /// Status code; `None` if the connection ended before the response was ready.
     pub(super) code: Option<u16>,
     /// The `Status` that the client received, if it received one.
     pub(super) status: Option<Bytes>,
@@ -65,7 +65,7 @@ pub(super) struct Created {
 #[derive(Clone, Debug)]
 pub(super) enum RequestBody {
     Whole(Bytes),
-    /// Larger than what is recorded.
+    /// The body exceeds the limit of recorded bodies.
     TooLarge,
 }
 
@@ -101,7 +101,7 @@ struct Line<'a> {
 }
 
 impl Event {
-    /// About as many bytes as the event keeps in memory.
+    /// Returns the approximate memory of the event in bytes.
     pub(super) fn size(&self) -> usize {
         let body = match &self.body {
             Some(RequestBody::Whole(bytes)) => bytes.len(),
@@ -111,7 +111,7 @@ impl Event {
         1_024 + self.request.uri.len() + body + status.map_or(0, Bytes::len)
     }
 
-    /// Appends the line, without its end.
+    /// Appends the line without the newline character.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let request = self.request.as_ref();
         let mut annotations = Map::new();

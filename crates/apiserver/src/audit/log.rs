@@ -14,17 +14,17 @@ use jiff::Timestamp;
 use super::event::Event;
 use super::{AuditError, Counts, Options};
 
-/// Most events that wait for the writer.
+/// Maximum number of queued events.
 const MOST_QUEUED: usize = 10_000;
-/// Most bytes of events that wait for the writer.
+/// Maximum size of queued events in bytes.
 const MOST_QUEUED_BYTES: usize = 32 << 20;
-/// About as many bytes are written in one call.
+/// Approximate size of one write in bytes.
 const BATCH: usize = 256 << 10;
-/// Least time between two log messages about lost events.
+/// Minimum time between two log messages about lost events.
 const REPORT_SECONDS: i64 = 10;
-/// Growth of the file after which a failed rotation is tried again.
+/// Growth of the file after which a failed rotation is retried.
 const ROTATE_AGAIN: u64 = 1 << 20;
-/// Longest time that a shutdown waits for the writer.
+/// Maximum time that a shutdown waits for the writer.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
 enum Message {
@@ -107,7 +107,7 @@ impl Log {
             .take();
         let Some(ended) = ended else { return };
         let mut tries = 50;
-        // The writer makes room quickly, unless the disk hangs.
+        // The queue becomes free quickly unless the disk hangs.
         while let Err(TrySendError::Full(_)) = self.sender.try_send(Message::Close) {
             tries -= 1;
             if tries == 0 {
@@ -154,7 +154,7 @@ struct Writer {
 
 impl Writer {
     fn run(mut self) {
-        // Ends if the server is dropped, too.
+        // The loop also ends when the server is dropped.
         while let Ok(message) = self.receiver.recv() {
             let mut next = Some(message);
             while let Some(message) = next {
@@ -225,7 +225,7 @@ struct RotatedFile {
     rotate_at: u64,
     max_bytes: u64,
     max_backups: usize,
-    /// Stamp of the newest backup.
+    /// Timestamp of the newest backup.
     newest: Timestamp,
 }
 
@@ -259,7 +259,7 @@ impl RotatedFile {
     fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         let mut rest = lines;
         while !rest.is_empty() {
-            // Whole lines up to the limit; at least one, because a file without a line does not help.
+            // Writes whole lines up to the limit, but at least one, because an empty file would be rotated again.
             let room = self.rotate_at.saturating_sub(self.size);
             let end = whole_lines(rest, usize::try_from(room).unwrap_or(usize::MAX));
             if end == 0 && self.size > 0 && self.rotate() {
@@ -273,7 +273,7 @@ impl RotatedFile {
         Ok(())
     }
 
-    /// Appends lines. A part of a line that a failed write has left is removed.
+    /// Appends lines. Truncates the partial line of a failed write.
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         match self.file.write_all(lines) {
             Ok(()) => {
@@ -287,7 +287,7 @@ impl RotatedFile {
         }
     }
 
-    /// Starts a new file. Returns false if that failed: then the full file is used further.
+    /// Starts a new file. Returns false if that failed; the full file then stays in use.
     fn rotate(&mut self) -> bool {
         match self.try_rotate() {
             Ok(()) => {
@@ -307,11 +307,11 @@ impl RotatedFile {
         let backup = self.free_backup_name()?;
         match std::fs::rename(&self.path, backup) {
             Ok(()) => {}
-            // Somebody moved the file, or an earlier rotation could not create the new one.
+            // Another process moved the file, or an earlier rotation could not create the new one.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        // A file that somebody has created meanwhile is renamed by the next attempt.
+        // If another process has created the file in the meantime, the next attempt renames it.
         self.file = private().create_new(true).open(&self.path)?;
         self.size = 0;
         if self.max_backups > 0
@@ -323,7 +323,8 @@ impl RotatedFile {
         Ok(())
     }
 
-    /// The stamps of backups grow, even if several files fill up within a millisecond or the clock is set back.
+    /// Returns the name of the next backup. Timestamps of backups always increase, even if several files are rotated
+    /// within a millisecond or the clock is set back.
     fn free_backup_name(&mut self) -> io::Result<PathBuf> {
         let millisecond = jiff::SignedDuration::from_millis(1);
         let mut time = Timestamp::now().max(self.newest + millisecond);
@@ -359,7 +360,7 @@ impl RotatedFile {
                 backups.push(name.to_owned());
             }
         }
-        // The stamps sort by time.
+        // The alphabetical order of timestamps is their order in time.
         backups.sort_unstable();
         let surplus = backups.len().saturating_sub(self.max_backups);
         for name in &backups[..surplus] {
@@ -377,10 +378,10 @@ fn open_private(path: &Path) -> io::Result<File> {
     private().create(true).open(path)
 }
 
-/// Options of a file that only its owner can read.
+/// Returns options that create a file which only its owner can read.
 fn private() -> OpenOptions {
     use rustix::fs::OFlags;
-    // The open does not wait for the reader of a pipe.
+    // With `NONBLOCK`, opening a pipe does not wait for its reader.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
     options
@@ -401,7 +402,7 @@ fn name_parts(path: &Path) -> (String, String) {
     (text(path.file_stem()), extension)
 }
 
-/// Whether a text has the shape `2026-01-31T12-30-00.000`.
+/// Returns whether a text has the form `2026-01-31T12-30-00.000`.
 fn is_stamp(text: &str) -> bool {
     const SHAPE: &[u8] = b"0000-00-00T00-00-00.000";
     text.len() == SHAPE.len()
@@ -411,7 +412,7 @@ fn is_stamp(text: &str) -> bool {
         })
 }
 
-/// The length of the whole lines within the first `room` bytes.
+/// Returns the length of the whole lines within the first `room` bytes.
 fn whole_lines(lines: &[u8], room: usize) -> usize {
     let within = &lines[..lines.len().min(room)];
     let end = within.iter().rposition(|byte| *byte == b'\n');

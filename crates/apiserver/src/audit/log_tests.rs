@@ -1,4 +1,4 @@
-//! Rotated files on a real file system.
+//! Tests of file rotation on a real file system.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -57,7 +57,7 @@ fn full_files_are_renamed_and_the_oldest_removed() {
     }
     let expected: String = (30..50).map(line).collect();
     assert_eq!(kept, expected);
-    // A line that does not fit into any file is written nevertheless.
+    // A line that is longer than the size limit of a file is still written.
     let long = "y".repeat(300) + "\n";
     file.write(long.as_bytes()).unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), long);
@@ -92,7 +92,7 @@ fn failed_rotation_keeps_recording() {
     file.write(b"abcdefghi\n").unwrap();
     assert_eq!(file.size, 20);
     assert!(file.rotate_at > 20);
-    // The old file has no name any more, so that there is nothing to rename.
+    // The old file was unlinked, so there is nothing to rename.
     std::fs::create_dir(&folder).unwrap();
     file.rotate_at = 20;
     file.write(b"ABCDEFGHI\n").unwrap();

@@ -1,9 +1,9 @@
-//! The audit log: one JSON line per stage of a request, in the shape of `audit.k8s.io/v1` Events.
+//! The audit log: one JSON line per stage of a request, in the format of `audit.k8s.io/v1` Events.
 //!
 //! | file | content |
 //! |---|---|
-//! | `policy` | which requests are recorded, and how much of them |
-//! | `trail` | what is known about one request, from its head to the end of its response |
+//! | `policy` | the rules that select the recorded requests and their level of detail |
+//! | `trail` | the data of one request, collected from its head to the end of its response |
 //! | `event` | the JSON line |
 //! | `log` | the bounded queue, the writer thread, and the rotated files |
 //!
@@ -106,7 +106,7 @@ impl Audit {
         }))
     }
 
-    /// Writes what is queued, in bounded time. Later events are dropped.
+    /// Writes the queued events, in bounded time. Later events are dropped.
     pub(crate) fn close(&self) {
         self.log.close();
     }

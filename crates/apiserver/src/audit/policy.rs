@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::auth::{Attributes, Target, User};
 
-/// How much of a request is recorded.
+/// The level of detail of a recorded request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Nothing.
@@ -12,7 +12,7 @@ pub enum Level {
     None,
     /// The request line, the users, the decision and the status.
     Metadata,
-    /// The same with the request body.
+    /// Like `Metadata`, with the request body.
     Request,
 }
 
@@ -26,7 +26,7 @@ impl Level {
     }
 }
 
-/// When an event is recorded.
+/// The stage of a request at which an event is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Stage {
     /// The user is known, and the request is not handled yet.
@@ -202,10 +202,10 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Reads a policy from YAML or JSON.
+    /// Parses a policy in YAML or JSON.
     ///
     /// # Errors
-    /// Names the rule that cannot be used.
+    /// Returns an error that names the invalid rule.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
         let file: File =
             serde_saphyr::from_str(text).map_err(|error| PolicyError::Syntax(error.to_string()))?;
@@ -230,12 +230,12 @@ impl Policy {
         })
     }
 
-    /// Returns how much is recorded of a request.
+    /// Returns the level of detail of a request.
     pub(crate) fn level(&self, user: Option<&User>, attributes: &Attributes<'_>) -> Level {
         self.verdict(user, attributes).level
     }
 
-    /// Decides what is recorded of a request. `user` is `None` if authentication failed.
+    /// Applies the policy to a request. `user` is `None` if authentication failed.
     pub(super) fn verdict(&self, user: Option<&User>, attributes: &Attributes<'_>) -> Verdict {
         let rule = self.rules.iter().find(|rule| rule.fits(user, attributes));
         rule.map_or_else(Verdict::default, |rule| rule.verdict)
@@ -439,7 +439,7 @@ rules:
         assert!(verdict.omit.contains(Stage::RequestReceived));
         assert!(verdict.omit.contains(Stage::ResponseStarted));
         assert!(verdict.omit_managed_fields);
-        // Users of a failed authentication are unknown, and a rule with users does not match.
+        // After a failed authentication the user is unknown, so a rule with users does not match.
         let verdict = policy.verdict(None, &on("create", "", "pods", "p"));
         assert_eq!(verdict.level, Level::None);
         let scale = |name| on("update", "apps", "deployments/scale", name);

@@ -1,7 +1,7 @@
-//! What is known about one request, collected while it passes the pipeline.
+//! The audit data of one request, collected while the pipeline handles it.
 //!
-//! Invariant: every request whose policy asks for it leaves an event, also if the client closes the connection before
-//! the response is ready, because the request may have taken effect.
+//! Invariant: every request that the policy selects is recorded. This includes requests whose connection ends before
+//! the response is ready, because they may have taken effect.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -25,20 +25,20 @@ use crate::request::{RequestInfo, Verb};
 use crate::respond::Body;
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
-/// Longest id that a client may choose.
+/// Maximum length of an id that the client chooses.
 const MOST_ID: usize = 64;
-/// Longest recorded user agent.
+/// Maximum length of a recorded user agent.
 const MOST_USER_AGENT: usize = 1_024;
-/// Most recorded addresses that proxies have added.
+/// Maximum number of recorded proxy addresses.
 const MOST_PROXIES: usize = 16;
-/// Largest recorded request body.
+/// Maximum size of a recorded request body in bytes.
 const MOST_BODY: usize = 256 << 10;
-/// Largest response in which a status or the name of a created object is looked up.
+/// Maximum size of a response that is parsed for a status or the name of a created object.
 const MOST_RESPONSE: u64 = 4 << 20;
-/// Largest recorded status.
+/// Maximum size of a recorded status in bytes.
 const MOST_STATUS: usize = 16 << 10;
 
-/// The trail of one request. It does nothing if auditing is off.
+/// The trail of one request. It does nothing if auditing is disabled.
 #[derive(Default)]
 pub(crate) struct Trail(Option<Box<Recording>>);
 
@@ -58,7 +58,7 @@ struct Recording {
 }
 
 impl Trail {
-    /// Begins the trail of a request from this address.
+    /// Starts the trail of a request from this address.
     pub(crate) fn begin<B>(
         audit: Option<&Arc<Audit>>,
         address: Option<IpAddr>,
@@ -73,7 +73,7 @@ impl Trail {
         Tee { inner: body, copy }
     }
 
-    /// Notes the authenticated user.
+    /// Records the authenticated user.
     pub(crate) fn authenticated(&mut self, user: &User) {
         if let Some(recording) = &mut self.0 {
             recording.decide_level(Some(user));
@@ -84,7 +84,7 @@ impl Trail {
         }
     }
 
-    /// Notes the user that the request acts as, if it is another one than the authenticated user.
+    /// Records the impersonated user, if it differs from the authenticated user.
     pub(crate) fn acts_as(&mut self, user: &User) {
         if let Some(recording) = self.recording()
             && recording.user.as_deref() != Some(user)
@@ -93,7 +93,7 @@ impl Trail {
         }
     }
 
-    /// Notes whether the request was allowed. `decide` finds the reason.
+    /// Records whether the request was allowed. `decide` returns the reason.
     pub(crate) fn decided(&mut self, allowed: bool, decide: impl FnOnce() -> Decision) {
         if let Some(recording) = self.recording() {
             let decision = decide();
@@ -193,7 +193,7 @@ impl Recording {
         self.verdict = Some(verdict);
     }
 
-    /// Reads what the response says about the outcome.
+    /// Reads the outcome from the response.
     fn outcome_of(&self, response: Response<Body>) -> (Response<Body>, Outcome) {
         let code = response.status().as_u16();
         let mut outcome = Outcome {
@@ -274,7 +274,7 @@ impl Drop for Recording {
     }
 }
 
-/// Keeps the trail of a watch until its body has ended.
+/// The body of a watch. It records the outcome when it ends.
 struct Trailed {
     inner: Body,
     trail: Trail,
@@ -331,7 +331,7 @@ impl BodyCopy {
         }
     }
 
-    /// Takes the copy; a later stage does not repeat the body.
+    /// Returns the copy once, because a later stage does not repeat the body.
     fn take(&self) -> Option<RequestBody> {
         let mut copied = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         if copied.too_large {
@@ -374,7 +374,7 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Tee<B> {
     }
 }
 
-/// Returns the bytes of a complete response, which is not changed. Returns no bytes of a stream.
+/// Returns the bytes of a complete response without consuming it. Returns no bytes for a stream.
 fn peek(response: Response<Body>) -> (Response<Body>, Bytes) {
     let (parts, mut body) = response.into_parts();
     let exact = body.size_hint().exact();
@@ -410,7 +410,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {
         .unwrap_or_default()
 }
 
-/// The first bytes of a text, up to a border between characters.
+/// Returns at most `most` bytes from the start of a text, ending at a character boundary.
 fn beginning(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len()))
         .rev()
@@ -418,7 +418,7 @@ fn beginning(text: &str, most: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
-/// The id that the client chose, if it is usable, or a new one.
+/// Returns the id that the client chose if it is valid, and a new id otherwise.
 fn id(headers: &HeaderMap) -> String {
     let chosen = text(headers, &AUDIT_ID);
     let usable = chosen.bytes().all(|byte| byte.is_ascii_graphic());
@@ -428,7 +428,7 @@ fn id(headers: &HeaderMap) -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-/// The addresses that proxies claim, and last the address of the connection, which cannot be forged.
+/// Returns the addresses in proxy headers, followed by the address of the connection, which cannot be forged.
 fn source_ips(headers: &HeaderMap, address: Option<IpAddr>) -> Vec<String> {
     let forwarded = ["x-forwarded-for", "x-real-ip"]
         .into_iter()
