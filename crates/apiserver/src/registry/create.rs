@@ -153,8 +153,8 @@ impl Registry {
 
     /// Rejects a new object if its namespace or the definition of its kind is missing or being deleted.
     ///
-    /// Returns both as preconditions of the write, so that they also hold when another server processes the deletion.
-    /// Therefore no object is added to a namespace or kind that is being emptied.
+    /// Returns both as preconditions of the write, so that the write also fails if another server starts the deletion
+    /// concurrently. Therefore no object is added to a namespace or kind that is being emptied.
     fn check_place(&self, target: &Target<'_>, name: &str) -> Result<Vec<Given>, Failure> {
         let definition = self.check_defined(target)?;
         let namespace = self.check_namespace_active(target, name)?;

@@ -1,4 +1,4 @@
-//! The kinds that clients defined: which are served, and how their deletion proceeds.
+//! Serves the kinds that clients define, and deletes their objects with the definition.
 //!
 //! Invariants: the kind of a definition is served before the write that established it is answered. The objects of a
 //! kind are deleted before its definition is.
@@ -19,7 +19,7 @@ use crate::crd::{self, definition};
 use crate::status::Failure;
 use crate::store::{Given, Key, Object, Range, WatchEnd};
 
-/// Interval at which the removal of objects checks whether any are left.
+/// Interval at which the deletion of a definition checks whether objects of its kind are left.
 const PURGE_PERIOD: Duration = Duration::from_millis(50);
 
 /// The custom kinds that are served in addition to the built-in kinds.
@@ -97,7 +97,7 @@ impl Registry {
         }
     }
 
-    /// Serves defined kinds from now on, and resumes unfinished deletions.
+    /// Starts to follow the definitions in the store, and resumes unfinished deletions.
     pub(crate) fn follow_definitions(self: &Arc<Self>) {
         self.refresh_definitions();
         self.end_definitions();

@@ -1,4 +1,4 @@
-//! The parts that the verbs share, on top of the store.
+//! The common part of all verbs, on top of the store.
 //!
 //! Invariant: every change is one compare-and-set on exactly the version that was read and validated. There are no
 //! unconditional writes.
@@ -82,7 +82,7 @@ impl Target<'_> {
     /// Applies the defaults of the kind.
     pub(super) fn default(&self, object: &mut Value) {
         match &self.version.custom {
-            // An object that is not filled completely is too large, and the store refuses it.
+            // `fill` stops only at an object that is too large, which the store rejects.
             Some(custom) => _ = custom.schema.fill(object),
             None => (self.kind.default)(object),
         }

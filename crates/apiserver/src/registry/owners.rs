@@ -1,4 +1,4 @@
-//! Managed fields: how the verbs record which manager wrote which field.
+//! Managed fields: records which manager wrote which field.
 //!
 //! Owners are computed on the object as the client intends it: after defaults, but before values that the server
 //! assigns. The real server does the same.

@@ -118,8 +118,7 @@ impl Registry {
             if subresource.is_none() {
                 self.settle_names(target, &mut new);
             }
-            // If only the times of the owners differ, the old owners are kept, so that a request without changes writes
-            // nothing.
+            // If only the times of the owners differ, the request changes nothing and must not cause a write.
             let unchanged = new == old && owners.same_but_times(before.as_ref());
             let owners = if unchanged {
                 before

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use crate::schema::Descriptions;
 
-/// Where the description of a column comes from.
+/// The source of the description of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Description {
     /// The text itself.
@@ -29,8 +29,8 @@ impl Description {
     }
 }
 
-/// The descriptions of all fields that columns show. They have some 30 kB, much less than all descriptions, and are
-/// kept from the first Table on.
+/// Returns the descriptions of all fields that columns show. They take about 30 kB and are cached after the first
+/// request for a Table.
 fn field_texts() -> &'static HashMap<(&'static str, &'static str), String> {
     static TEXTS: OnceLock<HashMap<(&'static str, &'static str), String>> = OnceLock::new();
     TEXTS.get_or_init(|| {

@@ -235,7 +235,7 @@ impl Version {
     }
 }
 
-/// A kind for the time of a request. Copying a built-in one costs nothing.
+/// A reference to a kind that keeps it alive during a request. Cloning a reference to a built-in kind is free.
 #[derive(Clone)]
 pub(crate) enum KindRef {
     BuiltIn(&'static Kind),

@@ -99,7 +99,7 @@ pub(in crate::registry) fn validate_slice_update(
     causes: &mut Vec<Cause>,
 ) {
     if old.get("addressType") != new.get("addressType") {
-        // A changed address type also invalidates the addresses. Those errors are consequences and are not reported.
+        // A changed address type also makes the addresses invalid. Those errors follow from it and are not reported.
         causes.retain(|cause| !cause.field.starts_with("endpoints["));
     }
     immutable(old, new, "/addressType", "addressType", causes);
