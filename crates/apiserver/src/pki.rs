@@ -22,7 +22,7 @@ use crate::auth::MASTERS;
 const DAY: i64 = 24 * 3600;
 const CA_DAYS: i64 = 3650;
 const LEAF_DAYS: i64 = 365;
-/// A certificate with less left than this is replaced.
+/// Remaining validity below which a certificate is replaced.
 const RENEW_DAYS: i64 = 30;
 
 /// An error about certificates.
@@ -153,7 +153,7 @@ impl Pki {
         Ok(())
     }
 
-    /// Reads the authority and the serving certificate again. Nothing is made.
+    /// Reads the authority and the serving certificate again. Does not create certificates.
     pub(crate) fn read_again(&self, folder: &Path) -> Result<Self, PkiError> {
         let path = folder.join("ca.crt");
         let ca = std::fs::read_to_string(&path)

@@ -6,7 +6,7 @@
 //! use tenure_apiserver::TestServer;
 //!
 //! let server = TestServer::start().await?;
-//! // The next two updates of leases are refused, the one after takes effect but is not answered.
+//! // The next two updates of leases are rejected. The third one takes effect, but its response is dropped.
 //! let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 //! server.faults().add(Fault::answer(409).path(leases).verb("update").times(2));
 //! server.faults().add(Fault::drop_answer().path(leases).verb("update").times(1));
@@ -45,7 +45,7 @@
 //!     let client = server.client()?;
 //!     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
 //!
-//!     // The first patch fails; a controller that is any good tries again.
+//!     // The first patch fails, and the controller must retry it.
 //!     let fault = server.faults().add(Fault::answer(500).verb("patch").times(1));
 //!     let retry = |_: Arc<ConfigMap>, _: &kube::Error, _: Arc<kube::Client>| {
 //!         Action::requeue(Duration::from_millis(10))

@@ -1,4 +1,4 @@
-//! Sets of fields, merges and conflicts, by small tables.
+//! Tests of field sets, merges and conflicts.
 
 #![allow(
     clippy::needless_pass_by_value,
@@ -10,12 +10,12 @@ use crate::schema::message_by_name;
 
 const NOW: &str = "2026-01-01T00:00:00Z";
 
-/// An object of one kind and its owners, written by several.
+/// An object that several managers write, with the owners of its fields.
 struct Play {
     shape: Shape<'static>,
     object: Value,
     managed: Managed,
-    /// How often there was a short way.
+    /// Number of applies that the fast path handled.
     shortcuts: usize,
 }
 
@@ -50,7 +50,7 @@ impl Play {
             None => None,
         };
         let (object, managed) = apply.run(self.managed.clone(), &|_, _| None, NOW)?;
-        // The short way, where there is one, leads to the same place.
+        // The fast path must have the same result.
         if let Some((short, owners)) = short {
             let renewed = Owners::Renewed(NOW.to_owned());
             let kept = if short == self.object {
@@ -77,7 +77,7 @@ impl Play {
         let change = compare(self.shape, &self.object, &object);
         let before = self.managed.clone().encode();
         self.managed = update(self.managed.clone(), &writer, &change, &|_| None, NOW);
-        // The short way, where there is one, leads to the same place.
+        // The fast path must have the same result.
         if let Some(before) = before.filter(|before| renews(before, &writer, &change)) {
             let short = Owners::Renewed(NOW.to_owned()).into_list(Some(before));
             assert_eq!(short, self.managed.clone().encode());

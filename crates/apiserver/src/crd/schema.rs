@@ -20,7 +20,7 @@ pub(crate) struct Structural {
     pub(crate) default: Option<Value>,
     /// Bytes of the default as JSON.
     default_bytes: usize,
-    /// Members that no schema knows are kept.
+    /// Whether members without a schema are kept.
     pub(crate) preserve: bool,
     /// Whether the value is an object with its own kind and metadata, like the root.
     pub(crate) resource: bool,
@@ -196,10 +196,10 @@ impl Structural {
         }
     }
 
-    /// Fills in defaults. A null where none may be is as good as nothing.
+    /// Sets the defaults of absent members. A null counts as absent unless the schema is nullable.
     ///
-    /// Returns false, with a part of the defaults, if the object becomes larger than a stored object may be. A short
-    /// list of empty objects would otherwise grow by the default of each element.
+    /// Stops and returns false if the object becomes larger than a stored object may be. Otherwise a short list of
+    /// empty objects could grow by a long default of each element.
     #[must_use]
     pub(crate) fn fill(&self, value: &mut Value) -> bool {
         let mut room = MAX_STORED_BYTES;
@@ -216,7 +216,7 @@ impl Structural {
                     };
                     match &inner.default {
                         Some(default) if absent => {
-                            // Quotes and colon of the name.
+                            // The name has two quotes and a colon.
                             let bytes = name.len() + 3 + inner.default_bytes;
                             let Some(rest) = room.checked_sub(bytes) else {
                                 return false;

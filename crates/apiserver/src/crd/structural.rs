@@ -1,4 +1,5 @@
-//! Checks whether a schema is structural: every value has a type, and only values are restricted.
+//! Checks whether a schema is structural: every value has a type, and `allOf`, `anyOf`, `oneOf` and `not` only restrict
+//! values.
 
 use std::collections::HashSet;
 

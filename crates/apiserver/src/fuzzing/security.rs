@@ -11,7 +11,7 @@ use crate::auth::{Attributes, MASTERS, Target, TokenFile, User};
 use crate::store::MemoryStore;
 use crate::{audit, tls};
 
-/// Most names of one list of a rule that are tried.
+/// Maximum number of names of one list of a rule that are tested.
 const TRIED: usize = 4;
 
 /// Two lists of rules, one on each line: if the first covers the second, it allows every request that the second
@@ -186,8 +186,8 @@ pub fn fence(bytes: &[u8]) {
     );
 }
 
-/// Certificates, tokens and token files. Nothing in here is signed by the key of the test, except the claims of a token
-/// for an account that does not exist, so that nobody is authenticated.
+/// Certificates, tokens and token files. None of them authenticates a user: the key of the test signs only a token for
+/// an account that does not exist.
 pub fn credentials(bytes: &[u8]) {
     static ISSUER: LazyLock<Option<Issuer>> =
         LazyLock::new(|| SigningKey::generate().ok().map(Issuer::new));
@@ -206,7 +206,7 @@ pub fn credentials(bytes: &[u8]) {
             issuer
                 .verify(token, AUDIENCE, &store)
                 .expect_err("another key signed it");
-            // A changed token is not accepted, either.
+            // A changed token is rejected too.
             let changed = signed.replacen('.', token, 1);
             let verified = issuer.verify(&changed, AUDIENCE, &store);
             assert!(verified.is_err(), "{changed}");
@@ -217,7 +217,7 @@ pub fn credentials(bytes: &[u8]) {
     };
     if let Ok(file) = TokenFile::parse(text) {
         assert_eq!(file.user(""), None, "an empty token is nobody's");
-        // A user is an administrator only if the text says so.
+        // A user is an administrator only if the file assigns the group.
         let first = text.split(',').next().unwrap_or_default().trim();
         if let Some(user) = file.user(first) {
             assert!(!user.name.is_empty());

@@ -19,7 +19,7 @@ const MAX_MOVED: usize = 20_000_000;
 /// Maximum number of depth measurements of the object during one patch.
 const MAX_LOOKS: usize = 100;
 
-/// Operations of a patch that take no longer than the handling of one object.
+/// Number of operations up to which a patch takes no longer than the handling of one object.
 const FEW_OPERATIONS: usize = 100;
 
 /// Returns whether a short JSON patch can take long: it has many operations, or some that copy or move values.

@@ -24,7 +24,7 @@ const MOST: usize = 4 << 20;
 /// The decompressed text with the positions of its messages. Keep it only as long as it is used: it has 600 kB.
 pub(crate) struct Descriptions {
     text: String,
-    /// Where the line of each message starts, after its `@`. Sorted by the names of the messages.
+    /// Start of the line of each message, after its `@`. Sorted by the names of the messages.
     starts: Vec<usize>,
 }
 

@@ -47,7 +47,7 @@ pub fn message_by_name(name: &str) -> Option<&'static Message> {
     table().messages.get(name)
 }
 
-/// Every kind of the table as (group, version, kind), in no particular order.
+/// Returns every kind of the table as (group, version, kind), in no particular order.
 pub fn kinds() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     table().kinds.keys().copied()
 }

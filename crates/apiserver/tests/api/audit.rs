@@ -62,7 +62,7 @@ impl Audited {
         self.send(self.server.token(), line, body).await
     }
 
-    /// Waits for the first event that fits.
+    /// Waits for the first event for which `fits` returns true.
     async fn event(&self, fits: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + Duration::from_secs(30);
         loop {
@@ -130,7 +130,7 @@ async fn default_policy_records_who_did_what_with_which_result() {
     );
     assert_eq!(received.len(), "2026-01-01T00:00:00.000000Z".len());
 
-    // A denied request, with the rule that is missing; then one that a binding allows.
+    // The first request is denied, because a rule is missing. The next one is allowed by a binding.
     let denied = server.send("annatoken", ("GET", MAPS), None).await;
     assert_eq!(denied.status, 403);
     let event = server.event(|event| complete(event, "list", MAPS)).await;
@@ -162,7 +162,7 @@ async fn default_policy_records_who_did_what_with_which_result() {
         .unwrap();
     assert!(reason.contains("anna-view"), "{reason}");
 
-    // Failed authentications have no user, and name what was tried.
+    // The event of a failed authentication has no user, but names the attempted method.
     assert_eq!(server.send("guess", ("GET", MAPS), None).await.status, 401);
     let event = server
         .event(|event| event["responseStatus"]["code"] == 401)
@@ -309,7 +309,7 @@ async fn abandoned_request_is_recorded() {
          content-type: application/json\r\ncontent-length: 1000\r\n\r\n{{"
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    // The request waits for its body when the client leaves.
+    // The client disconnects while the server waits for the request body.
     tokio::time::sleep(Duration::from_millis(200)).await;
     drop(stream);
     let event = server.event(|event| complete(event, "create", MAPS)).await;

@@ -16,7 +16,7 @@ use crate::support::{Answer, Stream, request};
 use crate::{MAPS, map};
 
 const ACCOUNT: &str = "/api/v1/namespaces/default/serviceaccounts/app";
-/// For a busy machine; each change takes a few seconds.
+/// Upper limit of all waits, for a busy machine. Each change takes a few seconds.
 const SOON: Duration = Duration::from_secs(60);
 
 fn builder() -> Builder {
@@ -48,7 +48,7 @@ async fn code(server: &Handle, token: &str) -> u16 {
         .status
 }
 
-/// Waits until a token gets this code.
+/// Waits until requests with a token get this status code.
 async fn expect_code(server: &Handle, token: &str, wanted: u16) {
     let end = Instant::now() + SOON;
     while code(server, token).await != wanted {
@@ -135,7 +135,7 @@ async fn changed_token_files_take_effect_while_the_server_runs() {
     assert_eq!(code(&server, "old").await, 401);
     expect_end(old).await;
 
-    // An invalid file and a missing one change nothing, and do not keep another file from taking effect.
+    // An invalid or missing file changes nothing, and other files still take effect.
     replace(&file, "new\n");
     replace(&data.join("token"), "second-admin-token\n");
     expect_code(&server, "second-admin-token", 200).await;
@@ -244,7 +244,7 @@ async fn tokens_survive_a_new_signing_key_if_the_old_one_is_accepted() {
     assert_eq!(code(&server, &old).await, 401);
 }
 
-/// Connects with TLS and returns the certificate that the server shows.
+/// Connects with TLS and returns the certificate of the server.
 async fn shown(server: &Handle) -> Vec<u8> {
     let mut roots = rustls::RootCertStore::empty();
     let ca = server.pki().unwrap().ca.as_bytes();

@@ -203,7 +203,7 @@ async fn objects_are_stored_up_to_a_size() {
     assert_eq!(present.version(), stored.version());
 }
 
-/// A few bytes for each element become thousands with its default.
+/// The default of an element has thousands of bytes, and the element itself only a few.
 #[tokio::test]
 async fn defaults_that_make_an_object_too_large_are_refused() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! Watches whose user loses the right to them.
+//! Watches end when their user loses the permission.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{MAPS, map};
 
 const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings";
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
-/// The promise is ten seconds; the rest is for a busy machine.
+/// Upper limit of all waits. The documented limit is ten seconds; the rest is for a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
 async fn send(server: &TestServer, token: &str, line: (&str, &str), body: &Value) -> Answer {
@@ -40,7 +40,7 @@ async fn watch(server: &TestServer, headers: &[(&str, &str)]) -> Stream {
     watch
 }
 
-/// Creates what must be creatable.
+/// Creates an object and asserts success.
 async fn make(server: &TestServer, path: &str, object: &Value) -> Value {
     let answer = send(server, server.token(), ("POST", path), object).await;
     assert_eq!(answer.status, 201, "{}", answer.json());
@@ -62,7 +62,7 @@ fn user(name: &str) -> Value {
     json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name })
 }
 
-/// The stream must end without an error event.
+/// Asserts that the stream ends without an error event.
 async fn expect_end(watch: &mut Stream, whose: &str) {
     let ended = tokio::time::timeout(SOON, async {
         while let Some(event) = watch.next().await {
@@ -116,7 +116,7 @@ async fn watch_ends_soon_after_the_right_to_it() {
     let list = send(&server, &token, ("GET", MAPS), &Value::Null).await;
     assert_eq!(list.status, 401);
 
-    // Other watches have seen the same changes and go on.
+    // Watches of other users have received the same changes and continue.
     tokio::time::sleep(Duration::from_secs(11)).await;
     make(&server, MAPS, &map("m", "1")).await;
     assert_eq!(bert.expect().await["object"]["metadata"]["name"], "m");

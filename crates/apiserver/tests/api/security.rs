@@ -282,7 +282,7 @@ async fn subresources_change_only_what_they_own() {
     assert_eq!(after["spec"]["finalizers"], json!(["kubernetes", "x.io/f"]));
 }
 
-/// The combinations of these lists are billions of grants.
+/// These lists stand for billions of combinations.
 #[tokio::test]
 async fn wide_role_is_refused_with_a_short_answer() {
     let server = Server::start().await;

@@ -23,7 +23,7 @@ async fn lease_writes_with_and_without_fair_shares() {
     for clients in [1, 32] {
         let mut counts = [0, 0];
         for round in 0..8 {
-            // Neither of them is always first.
+            // Alternates the order, so that neither variant is always measured first.
             for turn in [round % 2, 1 - round % 2] {
                 let server = [&fair, &plain][turn];
                 counts[turn] += count_writes(server, clients, Duration::from_secs(1)).await;
