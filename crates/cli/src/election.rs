@@ -70,6 +70,12 @@ pub(crate) struct Election {
     /// have precedence.
     #[arg(long, value_name = "T", env = "TENURE_TTL", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
+    /// Lock delay: extra wait after an expired term that was not released [default: 0s]
+    ///
+    /// Use it for resources that cannot check fencing tokens: requests that the failed leader sent before its term
+    /// expired have this long to arrive. All candidates must use the same value.
+    #[arg(long, value_name = "D", env = "TENURE_LOCK_DELAY", value_parser = duration)]
+    pub(crate) lock_delay: Option<Duration>,
     /// Accept durations that client-go accepts although they leave no margin, with a warning.
     #[arg(skip)]
     pub(crate) client_go_compat: bool,
@@ -132,6 +138,9 @@ impl Election {
         if let Some(timeout) = self.request_timeout {
             timing = timing.request_timeout(timeout);
         }
+        if let Some(delay) = self.lock_delay {
+            timing = timing.lock_delay(delay);
+        }
         timing.build().map_err(|error| {
             anyhow::anyhow!("{error}; change these durations, or set all of them with --ttl")
         })
@@ -151,6 +160,9 @@ impl Election {
         }
         if let Some(timeout) = self.request_timeout {
             builder = builder.request_timeout(timeout);
+        }
+        if let Some(delay) = self.lock_delay {
+            builder = builder.lock_delay(delay);
         }
         builder
     }

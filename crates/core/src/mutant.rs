@@ -87,6 +87,8 @@ mutants! {
     HalfPatience = "half patience",
     /// The candidate waits for its own lease duration instead of the record's.
     OwnPatience = "own duration, not the record's",
+    /// The lock delay is ignored.
+    NoLockDelay = "no lock delay",
     /// A changed record does not restart the wait.
     KeepSince = "renewals of others overlooked",
     /// The lock is released even if the guard has expired.

@@ -1,4 +1,4 @@
-//! The three durations of an election, validated once.
+//! The durations of an election, validated once.
 //!
 //! client-go checks `LeaseDuration > RenewDeadline > 1.2 * RetryPeriod` and stops at the first problem. That accepts
 //! timings with no margin (15 s / 10 s / 5 s) and even with a negative one (15 s / 14 s / 11 s). This module reports
@@ -32,6 +32,7 @@ pub struct Timing {
     retry_period: Duration,
     request_timeout: Duration,
     margin: Duration,
+    lock_delay: Duration,
     warnings: Vec<TimingProblem>,
 }
 
@@ -69,6 +70,12 @@ impl Timing {
     /// Returns the margin for clocks that run at different rates.
     pub fn margin(&self) -> Duration {
         self.margin
+    }
+
+    /// Returns the lock delay: how much longer than its lease duration a term of another candidate is waited for, unless
+    /// that candidate released it.
+    pub fn lock_delay(&self) -> Duration {
+        self.lock_delay
     }
 
     /// Returns the length of the guard, starting at the send time of the last applied write.
@@ -117,6 +124,7 @@ pub struct TimingBuilder {
     renew_deadline: Duration,
     retry_period: Duration,
     request_timeout: Option<Duration>,
+    lock_delay: Duration,
     client_go_compat: bool,
 }
 
@@ -127,6 +135,7 @@ impl Default for TimingBuilder {
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
             request_timeout: None,
+            lock_delay: Duration::ZERO,
             client_go_compat: false,
         }
     }
@@ -154,6 +163,13 @@ impl TimingBuilder {
     /// Sets the request timeout. The default is the time that the other rules leave, at most half the renew deadline.
     pub fn request_timeout(mut self, duration: Duration) -> Self {
         self.request_timeout = Some(duration);
+        self
+    }
+
+    /// Sets the lock delay; the default is zero. Use it to protect a resource that cannot check fencing tokens from
+    /// requests that a failed leader sent before its term expired. All candidates must use the same lock delay.
+    pub fn lock_delay(mut self, duration: Duration) -> Self {
+        self.lock_delay = duration;
         self
     }
 
@@ -196,6 +212,10 @@ impl TimingBuilder {
         if lease <= renew {
             problems.push(TimingProblem::LeaseNotAboveRenew { lease, renew });
         }
+        let delay = self.lock_delay;
+        if delay > MAX_LEASE {
+            problems.push(TimingProblem::LockDelayTooLong { delay });
+        }
         let jittered = Duration::try_from_secs_f64(retry.as_secs_f64() * JITTER_FACTOR);
         if renew <= jittered.unwrap_or(Duration::MAX) {
             problems.push(TimingProblem::RenewNotAboveRetry { renew, retry });
@@ -237,6 +257,7 @@ impl TimingBuilder {
             retry_period: retry,
             request_timeout,
             margin,
+            lock_delay: delay,
             warnings,
         })
     }
@@ -257,6 +278,12 @@ pub enum TimingProblem {
     LeaseTooLong {
         /// As configured.
         lease: Duration,
+    },
+    /// The lock delay would outlast every lease.
+    #[error("lock delay {delay:?} must not exceed {MAX_LEASE:?}")]
+    LockDelayTooLong {
+        /// As configured.
+        delay: Duration,
     },
     /// A duration is zero.
     #[error("{what} must be greater than zero")]

@@ -122,6 +122,14 @@ impl Builder {
         self
     }
 
+    /// Sets the lock delay: waits this much longer for a term of another candidate that expired without a release.
+    /// Use it if the resource that leaders change cannot check fencing tokens. Zero by default. All candidates must use
+    /// the same lock delay; those of client-go have none.
+    pub fn lock_delay(mut self, duration: Duration) -> Self {
+        self.timing = self.timing.lock_delay(duration);
+        self
+    }
+
     /// Accepts durations that client-go accepts although they leave no margin. The violated rule is logged as a
     /// warning.
     pub fn client_go_compat(mut self, yes: bool) -> Self {
@@ -274,6 +282,10 @@ impl Builder {
         let timing = self.timing.build().map_err(|error| {
             problems.extend(error.problems.into_iter().map(Problem::Timing));
         });
+        let delays = matches!(&timing, Ok(timing) if !timing.lock_delay().is_zero());
+        if delays && (self.for_life || self.coordinated.is_some()) {
+            problems.push(Problem::LockDelayWithoutExpiry);
+        }
         let object = match &self.lock {
             Opening::Given(lock) => lock.describe().rsplit(['/', ' ']).next().map(str::to_owned),
             Opening::Open { name, .. } => Some(name.clone()),

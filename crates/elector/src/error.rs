@@ -56,4 +56,9 @@ pub enum Problem {
         "an election in a hub uses the hub's clock; pass the clock to `Hub::with_clock` instead"
     )]
     ClockOfHub,
+    /// A lock delay follows an expired lease, and candidates of these elections do not wait for one.
+    #[error(
+        "a lock delay has no effect for leaders for life and in a coordinated election; remove it"
+    )]
+    LockDelayWithoutExpiry,
 }

@@ -309,11 +309,11 @@ impl Plan {
         [enabled(NEMESIS, self.faults), enabled(&others, self.faults)].concat()
     }
 
-    /// Returns the longest lease of any candidate, in nanoseconds.
+    /// Returns the longest lease of any candidate including its lock delay, in nanoseconds.
     pub fn longest_lease(&self) -> u64 {
         self.timings
             .iter()
-            .map(|t| nanos(t.lease()))
+            .map(|t| nanos(t.lease() + t.lock_delay()))
             .max()
             .unwrap_or_default()
     }
@@ -362,11 +362,12 @@ fn enabled(kinds: &[Fault], set: FaultSet) -> Vec<Fault> {
 }
 
 fn timings(rng: &mut Rng, nodes: usize) -> Vec<Timing> {
-    let build = |(lease, renew, retry): (u64, u64, u64)| {
+    let build = |(lease, renew, retry): (u64, u64, u64), delay| {
         Timing::builder()
             .lease_duration(Duration::from_millis(lease))
             .renew_deadline(Duration::from_millis(renew))
             .retry_period(Duration::from_millis(retry))
+            .lock_delay(Duration::from_millis(delay))
             .client_go_compat(true)
             .build()
             .expect("the table holds valid timings")
@@ -377,12 +378,13 @@ fn timings(rng: &mut Rng, nodes: usize) -> Vec<Timing> {
         _ => *rng.pick(&TIMINGS),
     };
     let mixed = rng.percent(15);
+    let delay = if rng.percent(10) { first.0 / 2 } else { 0 };
     (0..nodes)
         .map(|i| {
             let (lease, renew, retry) = first;
             // A fleet during a change of its settings.
             let factor = if mixed && i > 0 { rng.range(1, 4) } else { 1 };
-            build((lease * factor, renew * factor, retry * factor))
+            build((lease * factor, renew * factor, retry * factor), delay)
         })
         .collect()
 }

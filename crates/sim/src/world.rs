@@ -28,7 +28,7 @@ use crate::life;
 use crate::machine::{Kind, Machine};
 use crate::node::{Letter, Node};
 use crate::pair;
-use crate::plan::{Plan, nanos};
+use crate::plan::Plan;
 use crate::register::Register;
 use crate::rng::Rng;
 use crate::shards::{self, Group};
@@ -394,7 +394,7 @@ impl World {
         if self.report.violation.is_some() {
             return;
         }
-        let (now, lease) = (self.now, nanos(self.plan.timings[i].lease()));
+        let now = self.now;
         let local = self.nodes[i].clock.now(now);
         self.trace(|_| format!("n{i} {letter:?}"));
         let mut present = None;
@@ -403,7 +403,7 @@ impl World {
         let ended = letter.answers();
         let input = match letter {
             Letter::Shown(source, object) => {
-                let patience = patience(&object, lease);
+                let patience = patience(&object, &self.plan.timings[i]);
                 let node = &mut self.nodes[i];
                 if node.heeds(source) {
                     let (me, local) = (node.incarnation, local.local.as_nanos());

@@ -33,7 +33,7 @@ impl Rules {
         Guard::new(sent, length)
     }
 
-    /// Returns how long to wait for a term with this lease duration.
+    /// Returns how long to wait for a term with this lease duration: the duration plus our own lock delay.
     pub(super) fn patience(self, stated: Duration, own: &Timing) -> Duration {
         if self.is(Mutant::OwnPatience) {
             return own.lease();
@@ -42,7 +42,11 @@ impl Rules {
             return stated / 2;
         }
         // A record without a duration comes from a holder with unknown rules. Wait one second for it.
-        stated.max(Duration::from_secs(1))
+        let lease = stated.max(Duration::from_secs(1));
+        if self.is(Mutant::NoLockDelay) {
+            return lease;
+        }
+        lease + own.lock_delay()
     }
 
     /// Returns whether an order ends the term that a record shows.

@@ -92,3 +92,14 @@ async fn clock_of_an_election_in_a_hub_is_a_problem() {
     }
     assert!(builder().hub(&hub).build().is_ok());
 }
+
+#[test]
+fn lock_delay_of_a_leader_for_life_is_a_problem() {
+    let builder = || {
+        let delay = Duration::from_secs(30);
+        Elector::builder(Arc::new(MemoryLock::new("x"))).lock_delay(delay)
+    };
+    let error = builder().for_life(true).build().unwrap_err().to_string();
+    assert!(error.contains("a lock delay has no effect"), "{error}");
+    assert!(builder().build().is_ok());
+}

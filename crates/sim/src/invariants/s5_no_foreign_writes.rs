@@ -1,5 +1,5 @@
 //! S5: an elector replaces a version only if it wrote that version in this incarnation, if the version has no holder,
-//! or if it has observed the version unchanged for its lease duration. It creates the object only if it does not exist.
+//! or if it has observed the version unchanged for its lease duration and its own lock delay. It creates the object only if it does not exist.
 //!
 //! If the mark of the version names another term, that term was released, or the elector has waited for it too.
 //!
@@ -115,8 +115,9 @@ impl Sights {
         })
     }
 
-    /// Checks a write that wins a term: the term that the mark names must be our own, released, or waited for.
-    pub fn check_mark(&self, me: u64, base: &Object, local: u64) -> Option<String> {
+    /// Checks a write that wins a term: the term that the mark names must be our own, released, or waited for. The wait
+    /// includes the lock delay.
+    pub fn check_mark(&self, me: u64, base: &Object, delay: u64, local: u64) -> Option<String> {
         let mark = base.seen.mark.filter(|mark| !mark.is_release())?;
         if base.marked_by == Some(me) {
             return None;
@@ -127,7 +128,8 @@ impl Sights {
                 "writes over revision {revision} without having seen its mark"
             ));
         };
-        let (waited, lease) = (local.saturating_sub(*since), nanos(mark.lease_duration()));
+        let waited = local.saturating_sub(*since);
+        let lease = nanos(mark.lease_duration()) + delay;
         (waited < lease).then(|| {
             format!(
                 "writes over revision {revision} {:.3} s after it first observed the mark, instead of {:.3} s",

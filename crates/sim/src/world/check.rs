@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use tenure_core::{Source, StopReason, WriteKind};
+use tenure_core::{Source, StopReason, Timing, WriteKind};
 
 use super::World;
 use crate::fault::Fault;
@@ -95,7 +95,9 @@ impl World {
             None => node.sights.check_create(local),
             Some(version) => self.register.find(version).and_then(|base| {
                 let wins = matches!(kind, WriteKind::Acquire(_));
-                let hold = node.sights.check_mark(node.incarnation, base, local);
+                let timing = &self.plan.timings[i];
+                let delay = nanos(timing.lock_delay());
+                let hold = node.sights.check_mark(node.incarnation, base, delay, local);
                 if wins && hold.is_some() {
                     return hold;
                 }
@@ -103,7 +105,7 @@ impl World {
                 if self.plan.coordinated && base.seen.record.holder == node.identity {
                     return None;
                 }
-                let lease = patience(base, nanos(self.plan.timings[i].lease()));
+                let lease = patience(base, timing);
                 node.sights
                     .check_write(node.incarnation, base, lease, local)
             }),
@@ -224,11 +226,12 @@ impl World {
     }
 }
 
-/// Returns how long a record must not be replaced, in nanoseconds.
-pub(super) fn patience(object: &Object, own_lease: u64) -> u64 {
-    if object.seen.unreadable {
-        own_lease
+/// Returns how long a candidate with this timing must not replace a record, in nanoseconds.
+pub(super) fn patience(object: &Object, own: &Timing) -> u64 {
+    let lease = if object.seen.unreadable {
+        nanos(own.lease())
     } else {
         nanos(object.seen.record.lease_duration()).max(1_000_000_000)
-    }
+    };
+    lease + nanos(own.lock_delay())
 }

@@ -7,6 +7,7 @@ use expect_test::expect;
 
 use super::{Table, config, order, play};
 use crate::command::Command;
+use crate::machine::Config;
 use crate::time::WallTime;
 use crate::timing::Timing;
 
@@ -338,6 +339,75 @@ fn duty_07_an_edit_of_labels_does_not() {
          14 watch bing/15 v5 renew=1
          15.2 tick",
     ));
+}
+
+fn with_lock_delay(seconds: u64) -> Table {
+    let timing = Timing::builder().lock_delay(Duration::from_secs(seconds));
+    Table::new(Config {
+        timing: timing.build().expect("a valid lock delay"),
+        ..config()
+    })
+}
+
+#[test]
+fn duty_07_a_lock_delay_extends_the_wait_for_an_expired_term() {
+    let table = with_lock_delay(30).play(
+        "0 start
+         0.1 read1 bing/15 v4 renew=1
+         0.2 watching
+         15.2 tick
+         45.0 tick
+         45.2 tick",
+    );
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v4 renew=1 leader "bing"
+        0.2     watching                 -
+        15.2    tick                     -
+        45.0    tick                     -
+        45.2    tick                     acquire#2 over 4 baz/15 t1
+    "#]]
+    .assert_eq(&table.log);
+}
+
+#[test]
+fn duty_07_a_lock_delay_does_not_apply_to_a_released_term() {
+    let table = with_lock_delay(30).play(
+        "0 start
+         0.1 read1 bing/15 v4 renew=1
+         0.2 watching
+         5 watch /15 v5
+         5.1 tick",
+    );
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v4 renew=1 leader "bing"
+        0.2     watching                 -
+        5       watch /15 v5             leader ""
+        5.1     tick                     acquire#2 over 5 baz/15 t1
+    "#]]
+    .assert_eq(&table.log);
+}
+
+#[test]
+fn duty_08_a_lock_delay_extends_the_wait_after_a_deletion() {
+    let table = with_lock_delay(30).play(
+        "0 start
+         0.1 read1 bing/15 v4
+         0.2 watching
+         5 watch absent v5
+         45.0 tick
+         45.2 tick",
+    );
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v4         leader "bing"
+        0.2     watching                 -
+        5       watch absent v5          -
+        45.0    tick                     -
+        45.2    tick                     create#2 baz/15 t0
+    "#]]
+    .assert_eq(&table.log);
 }
 
 #[test]
