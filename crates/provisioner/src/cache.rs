@@ -75,7 +75,7 @@ impl<K: Resource + Serialize + DeserializeOwned> Form<K> for Packed {
 pub(crate) enum Change<W> {
     /// The object is new or changed; the value says what is due for it.
     Applied(W),
-    /// The object was deleted, or the cache no longer keeps it.
+    /// The object was deleted, or the cache no longer stores it.
     Gone,
 }
 
@@ -165,16 +165,16 @@ impl<K, F: Form<K>> Cache<K, F>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
 {
-    /// Runs the watch; never returns. `keep` returns what is due for an object, or `None` if the cache does not
-    /// keep the object. `tell` is called for every change of a kept object.
+    /// Runs the watch; never returns. `due` returns the work that is due for an object, or `None` if the cache does not
+    /// store the object. `notify` is called for every change of a stored object.
     pub(crate) async fn run<W>(
         self,
         api: Api<K>,
         key: impl Fn(&K) -> String + Send,
-        keep: impl Fn(&K) -> Option<W> + Send,
-        tell: impl Fn(&str, Change<W>) + Send,
+        due: impl Fn(&K) -> Option<W> + Send,
+        notify: impl Fn(&str, Change<W>) + Send,
     ) {
-        self.follow(api, watcher::Config::default(), key, keep, tell)
+        self.follow(api, watcher::Config::default(), key, due, notify)
             .await;
     }
 
@@ -184,10 +184,10 @@ where
         api: Api<K>,
         labels: String,
         key: impl Fn(&K) -> String + Send,
-        tell: impl Fn(&str, Change<()>) + Send,
+        notify: impl Fn(&str, Change<()>) + Send,
     ) {
         let config = watcher::Config::default().labels(&labels);
-        self.follow(api, config, key, |_| Some(()), tell).await;
+        self.follow(api, config, key, |_| Some(()), notify).await;
     }
 
     async fn follow<W>(
@@ -195,8 +195,8 @@ where
         api: Api<K>,
         config: watcher::Config,
         key: impl Fn(&K) -> String + Send,
-        keep: impl Fn(&K) -> Option<W> + Send,
-        tell: impl Fn(&str, Change<W>) + Send,
+        due: impl Fn(&K) -> Option<W> + Send,
+        notify: impl Fn(&str, Change<W>) + Send,
     ) {
         let plural = K::plural(&());
         let stream = watch_objects(api, config).default_backoff();
@@ -208,20 +208,20 @@ where
                 Ok(Event::Init) => listed = Some(HashSet::new()),
                 Ok(Event::InitApply(object) | Event::Apply(object)) => {
                     let key = key(&object);
-                    if let Some(due) = keep(&object) {
+                    if let Some(due) = due(&object) {
                         if let Some(listed) = &mut listed {
                             listed.insert(key.clone());
                         }
                         self.insert(&key, object);
-                        tell(&key, Change::Applied(due));
+                        notify(&key, Change::Applied(due));
                     } else if self.remove(&key) {
-                        tell(&key, Change::Gone);
+                        notify(&key, Change::Gone);
                     }
                 }
                 Ok(Event::Delete(object)) => {
                     let key = key(&object);
                     if self.remove(&key) {
-                        tell(&key, Change::Gone);
+                        notify(&key, Change::Gone);
                     }
                 }
                 Ok(Event::InitDone) => {
@@ -230,7 +230,7 @@ where
                     gone.retain(|key| !listed.contains(key));
                     for key in gone {
                         self.remove(&key);
-                        tell(&key, Change::Gone);
+                        notify(&key, Change::Gone);
                     }
                     self.inner.synced.send_replace(true);
                     refused = None;
@@ -257,7 +257,7 @@ where
     }
 }
 
-/// In one line, without a dump of the Status.
+/// Returns the error as one line, without a dump of the Status.
 fn described(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(source)

@@ -31,7 +31,7 @@ pub(crate) type Item = (Term, String);
 
 const DRIVER_LABEL: &str = "csi.storage.k8s.io/drivername";
 const MANAGED_LABEL: &str = "csi.storage.k8s.io/managed-by";
-/// Nodes report often, and most reports do not change the topology. Changes are collected for this long.
+/// Time for which changes of nodes are collected. Nodes report often, and most reports do not change the topology.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Keeps the CSIStorageCapacity objects of one driver up to date.

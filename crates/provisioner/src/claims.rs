@@ -70,7 +70,8 @@ impl Controller {
         if self.options.provision_journal && self.needs_no_volume(&claim) {
             return self.finish(&claim).await;
         }
-        // The claim is bound to another volume, but the driver may still be creating one. Only its response shows.
+        // The claim is bound to another volume, but the driver may still be creating one. Only the driver's response
+        // shows whether it did.
         let pursued = !claim.spec.volume_name.is_empty() && self.ledger.is_in_progress(uid);
         match should_provision(&claim, &self.facts.name, class.as_deref()) {
             Ok(false) if !pursued => return Next::Done,
@@ -256,7 +257,7 @@ impl Controller {
             .await
         {
             Ok(live) => live.uid() == claim.uid() && live.spec.volume_name.is_empty(),
-            // A claim in progress is pursued although it is deleted.
+            // A claim in progress is retried even after its deletion.
             Err(error) => !error.is_not_found() || self.ledger.is_in_progress(claim.uid()),
         }
     }

@@ -49,7 +49,7 @@ impl Controller {
             (same && other.status.phase != "Bound").then(|| other.key())
         };
         let user = self.caches.claims.find_map(claim.name(), uses);
-        // The driver may still copy for a claim that was deleted.
+        // The driver may still be copying for a deleted claim.
         let user = user.or_else(|| self.ledger.find_in_progress(uses));
         if let Some(user) = user {
             return Err(format!("claim {user} is being cloned from it"));

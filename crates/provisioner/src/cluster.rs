@@ -1,4 +1,5 @@
-//! Requests to the API server. They are rate-limited by flags and bounded in time, and their errors name the object.
+//! Requests to the API server. Flags limit their rate, a timeout limits their duration, and their errors name the
+//! object.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,8 +26,8 @@ use crate::secrets::SecretRef;
 /// Timeout of each request, so that an unreachable server does not block a worker.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Maximum number of concurrent requests. Each one needs buffers on both sides, and more of them would only wait
-/// at the server.
+/// Maximum number of concurrent requests. Each request needs buffers on both sides, and further requests would only
+/// wait at the server.
 const AT_ONCE: usize = 32;
 
 /// Number of attempts to update an object after conflicts.
@@ -276,7 +277,7 @@ impl Cluster {
         }
     }
 
-    /// Checks that the API server serves CSIStorageCapacity. It sends an invalid object, so nothing is created.
+    /// Checks that the API server serves CSIStorageCapacity. The check sends an invalid object, so it creates nothing.
     pub(crate) async fn check_storage_capacities(&self, namespace: &str) -> Result<(), String> {
         let api: Api<CSIStorageCapacity> = Api::namespaced(self.client.clone(), namespace);
         let object = CSIStorageCapacity {
@@ -293,7 +294,7 @@ impl Cluster {
             })
             .await
         {
-            Ok(_) => Err("an object with an invalid name was taken".to_owned()),
+            Ok(_) => Err("the API server accepted an object with an invalid name".to_owned()),
             Err(error) if error.code() == Some(422) => Ok(()),
             Err(error) if error.is_not_found() => Err(format!(
                 "this API server has no csistoragecapacities in storage.k8s.io/v1, and those of v1beta1 \
@@ -416,7 +417,8 @@ impl Cluster {
             unread(&self.client, request).await
         };
         match self.ask(what, send).await {
-            // The volume is gone, or another one has its name: the patch would change its uid, which is invalid.
+            // The volume is gone, or another volume has its name. In that case the patch would change a uid, which is
+            // invalid.
             Err(error) if error.is_not_found() || error.is_invalid() => Ok(()),
             other => other,
         }

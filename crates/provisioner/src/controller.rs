@@ -238,7 +238,7 @@ impl Busy {
             work.await
         };
         let mut locks = lock(&self.locks);
-        // Two references are ours and the map's, so no other task waits.
+        // One reference is ours and one is the map's, so no other task waits.
         if Arc::strong_count(&mutex) == 2 {
             locks.remove(name);
         }

@@ -50,7 +50,7 @@ impl Controller {
         has_finalizer(&claim.metadata, JOURNAL_FINALIZER) && (bound || over)
     }
 
-    /// Returns whether the claim has the finalizer. The finalizer of a settled claim may have been removed since this
+    /// Returns whether the claim has the finalizer. The finalizer of a completed claim may have been removed since this
     /// copy was read.
     fn is_journalled(&self, claim: &Claim) -> bool {
         has_finalizer(&claim.metadata, JOURNAL_FINALIZER) && !self.ledger.is_settled(claim.uid())

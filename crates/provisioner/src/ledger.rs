@@ -21,7 +21,7 @@ pub(crate) struct Ledger {
 /// The state of one claim.
 #[derive(Default)]
 struct ClaimEntry {
-    /// The claim, while the driver may be creating its volume. It is pursued even if it is deleted.
+    /// The claim, while the driver may be creating its volume. It is retried even if it is deleted.
     in_progress: Option<Arc<Claim>>,
     /// Whether the driver certainly creates nothing.
     settled: bool,

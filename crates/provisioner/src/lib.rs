@@ -19,7 +19,7 @@
 //!
 //! - The guard is checked immediately before every call that creates or deletes storage.
 //! - Creation and deletion of the same volume never run concurrently.
-//! - Created storage has a volume object, or is deleted, or is pursued until one of the two is true.
+//! - Created storage gets a volume object or is deleted. The provisioner retries until one of the two has succeeded.
 #![forbid(unsafe_code)]
 
 mod cache;

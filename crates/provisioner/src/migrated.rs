@@ -20,7 +20,7 @@ pub(crate) struct ReadVolume {
 }
 
 impl Controller {
-    /// Returns the class with which the driver is asked. The provisioner of a translated class is the driver.
+    /// Returns the class as the driver gets it. The provisioner of a translated class is the driver.
     pub(crate) fn translated<'a>(
         &self,
         class: &'a Class,

@@ -30,7 +30,7 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 /// User agent in requests and audit logs.
 const USER_AGENT: &str = concat!("tenure-provisioner/", env!("CARGO_PKG_VERSION"));
 
-/// Error that ends a provisioner.
+/// Reason why a provisioner cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {

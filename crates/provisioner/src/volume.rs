@@ -56,13 +56,13 @@ pub(crate) fn accept(
     };
     let Some(volume) = response.volume else {
         return Err(unfit(
-            "the driver's answer to CreateVolume has no volume",
+            "the driver's response to CreateVolume has no volume",
             None,
         ));
     };
     if volume.volume_id.is_empty() {
         return Err(unfit(
-            "the driver's answer to CreateVolume has no volume id",
+            "the driver's response to CreateVolume has no volume id",
             None,
         ));
     }
@@ -76,7 +76,7 @@ pub(crate) fn accept(
         bytes => bytes,
     };
     if wants_source && volume.content_source.is_none() {
-        let message = "volume content source missing from the driver's answer to CreateVolume";
+        let message = "volume content source missing from the driver's response to CreateVolume";
         return Err(unfit(message, Some(volume.volume_id)));
     }
     Ok((volume, bytes))

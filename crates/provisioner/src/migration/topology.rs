@@ -105,7 +105,7 @@ fn add_label(volume: &mut PersistentVolume, key: &str, value: String) {
     labels.entry(key.to_owned()).or_insert(value);
 }
 
-/// Returns the keys of zone and region that a volume uses. The affinity decides before the labels.
+/// Returns the keys of zone and region that a volume uses. The affinity takes precedence over the labels.
 fn keys_in_use(volume: &PersistentVolume) -> (&'static str, &'static str) {
     let by_label = label(volume, ZONE).is_none() && label(volume, BETA_ZONE).is_some();
     match has_key(volume, ZONE) {
