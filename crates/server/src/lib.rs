@@ -26,10 +26,10 @@
 //! | controller | task |
 //! |---|---|
 //! | `default-service-account`, `root-ca` | a `default` ServiceAccount and a `kube-root-ca.crt` ConfigMap in each namespace |
-//! | `garbage-collector` | deletes objects whose owners are gone; carries out foreground and orphan deletions |
-//! | `manifests` | applies the files of folders, and deletes what is removed from them |
+//! | `garbage-collector` | deletes objects whose owners are gone; performs foreground and orphan deletions |
+//! | `manifests` | applies the files of folders, and deletes objects that are removed from the files |
 //! | `namespace-purge` | empties namespaces that are being deleted, where the API server does not |
-//! | `persistentvolume-binder` | binds claims and volumes, asks provisioners for volumes, gives both their phases |
+//! | `persistentvolume-binder` | binds claims and volumes, requests volumes from provisioners, sets the phases of both |
 //! | `pvc-protection`, `pv-protection` | keep claims that pods use, and volumes that are bound |
 //! | `first-consumer` | selects a node for claims that wait for their first pod; does not schedule the pod |
 //!

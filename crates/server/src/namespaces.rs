@@ -9,7 +9,7 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use serde_json::json;
 use tenure_manager::{Builder, Cached, Cause, Next, Request, Warm};
 
-/// The ServiceAccount of pods that name none.
+/// The ServiceAccount of pods that do not name one.
 const DEFAULT: &str = "default";
 
 /// The ConfigMap from which pods read the certificate.

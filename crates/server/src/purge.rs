@@ -1,5 +1,5 @@
-//! Deletion of namespaces, for API servers that do not do it themselves: deletes everything in a namespace, and then
-//! removes the finalizer.
+//! Deletes everything in a namespace that is being deleted, and then removes its finalizer. Only API servers that do
+//! not do this themselves need it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,7 +25,7 @@ const LAST_LOOK: Duration = Duration::from_secs(300);
 /// Remaining work for a namespace.
 enum Left {
     Nothing,
-    /// Content that is deleted later.
+    /// Content that is not deleted yet.
     Content,
 }
 

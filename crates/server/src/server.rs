@@ -32,7 +32,7 @@ pub const CONTROLLERS: &[&str] = &[
 /// Folder of manifests in the data directory.
 const FOLDER: &str = "manifests";
 
-/// Whom the controllers of an embedded server are known as.
+/// User name of the controllers of an embedded server.
 const USER: &str = "system:tenure-server";
 
 type Extend = Box<dyn FnOnce(tenure_manager::Builder, &Client) -> tenure_manager::Builder + Send>;
@@ -64,7 +64,7 @@ pub enum Error {
     /// The API server did not start.
     #[error(transparent)]
     ApiServer(#[from] StartError),
-    /// Its own kubeconfig cannot be used.
+    /// The kubeconfig of the embedded API server cannot be used.
     #[error("the kubeconfig of the embedded API server: {0}")]
     Kubeconfig(#[from] kube::config::KubeconfigError),
     /// A client cannot be set up.
@@ -133,7 +133,7 @@ impl Server {
         self
     }
 
-    /// Adds one's own controllers, hooks and checks (k3s's `RunWithControllers`).
+    /// Adds custom controllers, hooks and checks (k3s's `RunWithControllers`).
     pub fn with_controllers(
         mut self,
         extend: impl FnOnce(tenure_manager::Builder, &Client) -> tenure_manager::Builder
@@ -196,7 +196,7 @@ impl Server {
                 let options = KubeConfigOptions::default();
                 // Ignore proxies in the environment, because the server is in this process.
                 let mut config = tenure::read_kubeconfig(kubeconfig, &options).await?;
-                // Distinguishes it from the administrator in audits and in recorded roles.
+                // Distinguishes the controllers from the administrator in audit logs and recorded roles.
                 config.auth_info.impersonate = Some(USER.to_owned());
                 config.auth_info.impersonate_groups = Some(vec!["system:masters".to_owned()]);
                 (Some(handle), config)
@@ -310,8 +310,8 @@ impl Started {
         &self.manager
     }
 
-    /// Waits until the manifests were applied or rejected once, for at most the minute that `/readyz` waits for them.
-    /// Returns `None` after that time, for example if another server leads.
+    /// Waits until all manifests were applied or rejected once, for at most one minute, as `/readyz` does. Returns
+    /// `None` after that time, for example if another server leads.
     pub fn first_pass(&self) -> impl Future<Output = Option<FirstPass>> + Send + use<> {
         let progress = self.progress.clone();
         async move { progress.finished().await }
@@ -358,7 +358,7 @@ impl Started {
     }
 }
 
-/// Resolves on the first SIGTERM or SIGINT from the call on. A second signal ends the process with exit code 1.
+/// Resolves on the first SIGTERM or SIGINT after the call. A second signal ends the process with exit code 1.
 ///
 /// # Errors
 ///
@@ -397,7 +397,7 @@ fn folders(data_dir: Option<&Path>, further: Vec<PathBuf>) -> Vec<Folder> {
     data.into_iter().chain(further).collect()
 }
 
-/// Certificates as text.
+/// Returns certificates as PEM text.
 fn pem(certificates: &[Vec<u8>]) -> String {
     let mut text = String::new();
     for der in certificates {

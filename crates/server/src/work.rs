@@ -1,8 +1,8 @@
 //! The work queue that the built-in controllers share.
 //!
-//! No object can keep a controller busy. An item whose work fails is retried with exponential backoff.
-//! An item that events keep adding is worked on at most [`BURST`] times in a row, and [`PER_SECOND`]
-//! times a second after that, even if the work of the controller itself causes those events.
+//! A single object cannot keep a controller busy. An item whose work fails is retried with exponential backoff. An item
+//! that events add repeatedly is processed at most [`BURST`] times in a row, and then [`PER_SECOND`] times a second.
+//! This holds even if the controller itself causes the events.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Display};
@@ -13,11 +13,11 @@ use tenure_manager::Scope;
 use tenure_manager::queue::{Item, ItemBackoff, Processing, WorkQueue};
 use tokio::time::Instant;
 
-/// The first and the longest delay before an item is retried.
+/// The first and the maximum delay before an item is retried.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_secs(300);
 
-/// How often one item is worked on without a pause, and how often afterwards.
+/// Number of times that one item is processed without a pause, and the rate per second afterwards.
 const BURST: f64 = 50.0;
 const PER_SECOND: f64 = 5.0;
 

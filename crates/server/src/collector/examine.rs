@@ -71,7 +71,8 @@ impl Collector {
         let has = |finalizer: &str| finalizers.iter().any(|f| f == finalizer);
         let has_dependents = self.graph().dependents(&key.uid).next().is_some();
         let policy = if count(Owner::Waiting) > 0 && has_dependents {
-            // Its own dependents are deleted before it, as it is deleted before its owner.
+            // A foreground deletion deletes the dependents of this object first, as this object is deleted before its
+            // owner.
             PropagationPolicy::Foreground
         } else if has(ORPHAN) {
             PropagationPolicy::Orphan
@@ -114,7 +115,7 @@ impl Collector {
         if !blocking {
             self.drop_finalizer(resource, key, live, FOREGROUND).await?;
         } else if self.unblock(resource, key, live, &ring).await? {
-            // The change causes an event, after which the graph checks the owners again.
+            // The change causes a watch event, after which the graph checks the owners again.
             return Ok(());
         }
         // Dependents that are already being deleted are skipped: checking them again would change nothing.

@@ -17,7 +17,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// A file that was read.
 enum Read {
     Gone,
-    /// The file is being written or replaced. It is queued again when it has settled.
+    /// The file is being written or replaced. It is queued again when it no longer changes.
     Changing,
     /// The file could not be read this time.
     Failed(String),
@@ -75,7 +75,7 @@ impl Controller {
         let read = move || {
             let bytes = match folders[id.folder].read(&id.path) {
                 Ok((bytes, now)) if now == stamp => bytes,
-                // The next look at the folder finds the change, or that the file is gone.
+                // The next scan of the folder finds the change or the removal.
                 Ok(_) | Err(ReadError::Gone | ReadError::Changing) => return Read::Changing,
                 Err(ReadError::Temporary(why)) => return Read::Failed(why),
                 Err(ReadError::Unusable(why)) => return Read::Invalid(String::new(), why),
@@ -93,9 +93,9 @@ impl Controller {
         read.map_err(|error| error.to_string())
     }
 
-    /// Reports a file that cannot be applied before it changes. What an earlier version applied stays.
+    /// Reports a file that cannot be applied before it changes. Objects of an earlier version of the file stay.
     async fn reject(&mut self, id: &FileId, checksum: String, why: String) -> Result<(), String> {
-        // The file has changed since its last report, so that this one is not one too many.
+        // The file has changed since its last report, so this report is not a repetition.
         if let Some(known) = self.files.get_mut(id) {
             let why = shortened(&why);
             known.reported.take_if(|(last, _)| *last != why);
@@ -178,7 +178,7 @@ impl Controller {
             None => {
                 self.first.invalid.remove(id);
                 let finished = self.finish(id, checksum, &objects).await;
-                // So that the next attempt finishes the file and does not only find it unchanged.
+                // The next attempt must finish the file instead of skipping it as unchanged.
                 if let (Err(_), Some(known)) = (&finished, self.files.get_mut(id))
                     && let Some(content) = &mut known.content
                 {
@@ -207,7 +207,7 @@ impl Controller {
         self.inventories.write(&self.folders, id, next).await
     }
 
-    /// Records that a file is applied completely, and queues the deletion of what it does not contain any more.
+    /// Records that a file is applied completely, and queues the deletion of objects that it no longer contains.
     async fn finish(
         &mut self,
         id: &FileId,
@@ -242,7 +242,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Reports a failure in the log, in the inventory and as an Event: once, and different ones not too often.
+    /// Reports a failure once, in the log, in the inventory and as an Event. The rate of reports about one file is
+    /// limited.
     pub(super) async fn report(&mut self, id: &FileId, why: &str) -> Result<(), String> {
         let why = shortened(why);
         let now = Instant::now();

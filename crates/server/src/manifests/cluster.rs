@@ -58,7 +58,7 @@ impl Cluster {
     /// Applies an object in the name of a file.
     ///
     /// # Errors
-    /// Returns the reason in words.
+    /// Returns the reason as text.
     pub(super) async fn apply(
         &mut self,
         id: &ObjectId,
@@ -88,7 +88,7 @@ impl Cluster {
             .patch(&id.name, &parameters, &Patch::Apply(object))
             .await;
         match applied {
-            // It disappears although it is applied, so it has to be applied again.
+            // The object is being deleted, so it has to be applied again later.
             Ok(applied) if applied.metadata.deletion_timestamp.is_some() => {
                 Err("it is being deleted; waiting until it is gone".to_owned())
             }
@@ -108,8 +108,8 @@ impl Cluster {
         }
     }
 
-    /// Deletes an object unless another file or a person has taken it over. Returns whether a request to delete it was
-    /// sent.
+    /// Deletes an object unless another file or another client has taken it over. Returns whether a deletion was
+    /// requested.
     pub(super) async fn delete(
         &self,
         id: &ObjectId,
@@ -147,7 +147,7 @@ impl Cluster {
     }
 }
 
-/// An error in the words of the API server, where it has some.
+/// Returns the message of the API server, or the error itself if the server sent none.
 pub(super) fn describe(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
@@ -155,7 +155,7 @@ pub(super) fn describe(error: &kube::Error) -> String {
     }
 }
 
-/// An error about a Secret, without the message of the API server, which can quote values.
+/// Returns an error about a Secret without the message of the API server, because the message can quote values.
 fn describe_secret(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => {
@@ -164,7 +164,7 @@ fn describe_secret(error: &kube::Error) -> String {
                 "{code} {reason}; the message is omitted because it can contain values of the Secret"
             )
         }
-        kube::Error::SerdeError(_) => "the answer of the API server is invalid".to_owned(),
+        kube::Error::SerdeError(_) => "the response of the API server is invalid".to_owned(),
         error => error.to_string(),
     }
 }

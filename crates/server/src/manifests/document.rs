@@ -1,16 +1,16 @@
 //! The objects in a file: YAML with several documents, JSON, and lists.
 //!
-//! A file is valid as a whole or not at all, so that half of a file is never applied.
+//! One invalid document makes the whole file invalid, so that a file is never applied in part.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use serde_json::{Map, Value};
 
-/// Most objects in one file.
+/// Maximum number of objects in one file.
 const MAX_OBJECTS: usize = 2_000;
 
-/// Most levels of lists in lists.
+/// Maximum depth of nested lists.
 const MAX_LISTS: usize = 4;
 
 /// Members of `metadata` that the API server sets. A file that `kubectl get -o yaml` wrote contains them.
@@ -23,7 +23,7 @@ const SET_BY_SERVER: [&str; 6] = [
     "uid",
 ];
 
-/// Identity of an object, as its file or its inventory has it.
+/// Identity of an object, as written in its file or its inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ObjectId {
     pub(super) api_version: String,
@@ -33,7 +33,7 @@ pub(super) struct ObjectId {
     pub(super) name: String,
 }
 
-/// What identifies an object in all versions of its API.
+/// Identity of an object in all versions of its API.
 pub(super) type Key<'a> = (&'a str, &'a str, &'a str, &'a str);
 
 impl ObjectId {
@@ -126,7 +126,7 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Vec<Document>, String> {
             let place = format!("document {number}");
             let value: Value = serde_saphyr::from_str_with_options(text, options())
                 .map_err(|error| format!("{place}, which begins in line {line}: {error}"))?;
-            // A document of comments and directives.
+            // The document contains only comments and directives.
             if !value.is_null() {
                 add(&mut documents, &place, value, MAX_LISTS)?;
             }
@@ -142,7 +142,7 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Vec<Document>, String> {
     Ok(documents)
 }
 
-/// Without a copy of the source in the error: it may be a Secret.
+/// Formats a YAML error without the source text, which may be a Secret.
 fn options() -> serde_saphyr::Options {
     serde_saphyr::options! { with_snippet: false }
 }
@@ -161,7 +161,7 @@ fn split(text: &str) -> Vec<(usize, &str)> {
             && rest.chars().next().is_none_or(char::is_whitespace)
         {
             documents.push((first, &text[start..at]));
-            // An object may begin in the line of the separator.
+            // An object may begin on the line of the separator.
             (start, first) = (at + 3, number + 1);
         }
         at += line.len();
@@ -247,7 +247,7 @@ fn identify(
     })
 }
 
-/// A member that is text and can be part of a path and of a line of an inventory.
+/// Returns a member that is text and is safe in a path and in a line of an inventory.
 fn text(object: &Map<String, Value>, member: &str) -> Result<String, String> {
     let value = match object.get(member) {
         None | Some(Value::Null) => return Err(format!("{member} is missing")),

@@ -11,19 +11,19 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-/// Most files of one folder.
+/// Maximum number of files in one folder.
 pub(super) const MAX_FILES: usize = 2_000;
 
-/// Most names in one folder and its subfolders, files of other types included.
+/// Maximum number of names in one folder and its subfolders, including files of other types.
 const MAX_NAMES: usize = 20_000;
 
-/// Most levels of subfolders.
+/// Maximum depth of subfolders.
 const MAX_DEPTH: usize = 8;
 
-/// Most bytes of one file.
+/// Maximum size of one file in bytes.
 pub(super) const MAX_BYTES: u64 = 8 << 20;
 
-/// Suffix of the file that keeps another file from being applied.
+/// Suffix of a file that disables the file of the same name without the suffix.
 const SKIP: &str = ".skip";
 
 /// A folder whose files are applied.
@@ -39,7 +39,7 @@ pub(crate) struct Folder {
 pub(super) struct Listing {
     /// Device and number of the folder, which change when something is mounted on it or unmounted from it.
     pub(super) root: (u64, u64),
-    /// Whether the folder has no entry at all, as a folder on which nothing is mounted.
+    /// Whether the folder has no entries, like a mount point without a mount.
     pub(super) empty: bool,
     /// The files to apply, by their path in the folder.
     pub(super) files: BTreeMap<String, Stamp>,
@@ -47,7 +47,7 @@ pub(super) struct Listing {
     pub(super) skipped: BTreeSet<String>,
     /// Paths of entries that cannot be used.
     pub(super) unusable: BTreeSet<String>,
-    /// The same, with the reason.
+    /// Reason for each unusable path.
     pub(super) problems: Vec<String>,
 }
 
@@ -71,10 +71,10 @@ impl Stamp {
     }
 }
 
-/// Error of reading one file.
+/// Reason why one file was not read.
 #[derive(Debug)]
 pub(super) enum ReadError {
-    /// The file does not exist any more.
+    /// The file no longer exists.
     Gone,
     /// The file was written while it was read.
     Changing,
@@ -113,14 +113,15 @@ impl Folder {
         Ok(Some(listing))
     }
 
-    /// Reads one file of a listing. Returns its properties too, so that the caller sees whether it is still the same.
+    /// Reads one file of a listing. Also returns its properties, so that the caller can detect a change.
     pub(super) fn read(&self, path: &str) -> Result<(Vec<u8>, Stamp), ReadError> {
         let root = fs::canonicalize(&self.path)?;
         let target = fs::canonicalize(root.join(path))?;
         if !target.starts_with(&root) {
             return Err(ReadError::Unusable(OUTSIDE.to_owned()));
         }
-        // The path has no links now. Neither a link nor a pipe that takes its place is opened or waited for.
+        // The path had no links when it was listed. If a link or a pipe has replaced the file since, the flags keep it
+        // from being opened or waited for.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = rustix::fs::open(&target, flags, Mode::empty());
         let file = File::from(file.map_err(std::io::Error::from)?);
@@ -143,13 +144,13 @@ impl Folder {
     }
 }
 
-/// Sorts the errors of reading by whether another attempt can help.
+/// Classifies a read error by whether a retry can succeed.
 impl From<std::io::Error> for ReadError {
     fn from(error: std::io::Error) -> Self {
         let why = format!("cannot read the file: {error}");
         match error.kind() {
             ErrorKind::NotFound => Self::Gone,
-            // A change of the permissions is a change of the file.
+            // Changed permissions count as a change of the file, which causes another attempt.
             ErrorKind::PermissionDenied => Self::Unusable(why),
             _ => Self::Temporary(why),
         }
@@ -159,7 +160,7 @@ impl From<std::io::Error> for ReadError {
 const IRREGULAR: &str = "it is not a regular file";
 const OUTSIDE: &str = "the symbolic link points outside the folder; copy the file into the folder";
 
-/// A walk through a folder.
+/// State of a scan of one folder.
 struct Walk<'a> {
     root: &'a Path,
     names: usize,
@@ -169,7 +170,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks through a folder whose path has no links.
+    /// Scans a folder whose path has no links.
     fn folder(&mut self, folder: &Path, below: &str) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("cannot read {}: {error}", folder.display());
         for entry in fs::read_dir(folder).map_err(failed)? {
@@ -195,7 +196,7 @@ impl Walk<'_> {
         let failed = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
         let target = match fs::canonicalize(path) {
             Ok(target) => target,
-            // Removed in the meantime, or a link to nothing: the same as no file.
+            // The file was removed in the meantime, or is a dangling link. Both count as no file.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(failed(error)),
         };

@@ -1,7 +1,7 @@
-//! What was applied from each file, as one ConfigMap per file in `kube-system`.
+//! Inventories: one ConfigMap in `kube-system` for each file, with the objects that were applied from it.
 //!
-//! An inventory lists an object before the object is applied, and until the object is deleted. An object that a file
-//! created is therefore never forgotten, whenever the server is killed.
+//! An inventory lists an object before the object is applied, and until the object is deleted. So every object that a
+//! file created is in an inventory, even if the server is killed at any moment.
 
 use std::collections::BTreeMap;
 
@@ -22,20 +22,20 @@ const NAMESPACE: &str = "kube-system";
 /// Label of every inventory.
 const LABEL: (&str, &str) = ("tenure.dev/component", "manifests");
 
-/// Most bytes of the list of objects; an object of the API is at most about 1 MiB.
+/// Maximum size of the list of objects in bytes. The API limits an object to about 1 MiB.
 const MAX_LIST: usize = 900 << 10;
 
-/// Most characters of a message, which is the limit of an Event.
+/// Maximum number of characters of a message, as in an Event.
 const MAX_MESSAGE: usize = 1_000;
 
-/// What was applied from one file.
+/// The objects that were applied from one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Inventory {
     pub(super) objects: Vec<ObjectId>,
-    /// Checksum of the content that was applied completely. Empty if it contains a Secret: a checksum allows to guess
-    /// short values.
+    /// Checksum of the content that was applied completely. Empty if the file contains a Secret, because short values
+    /// can be guessed from a checksum.
     pub(super) checksum: String,
-    /// The reason if the current content is not applied completely.
+    /// Reason why the current content is not applied completely.
     pub(super) error: Option<String>,
     /// Uid of the ConfigMap, for Events.
     pub(super) uid: String,
@@ -74,8 +74,8 @@ impl Inventories {
         }
     }
 
-    /// Reads the inventories of these folders. Other inventories belong to other servers or to folders that are not in
-    /// use any more, and stay.
+    /// Reads the inventories of these folders. Other inventories belong to other servers or to folders that are no
+    /// longer used; they stay.
     pub(super) async fn load(&mut self, folders: &[Folder]) -> Result<(), kube::Error> {
         let selector = format!("{}={}", LABEL.0, LABEL.1);
         let listed = self
@@ -161,7 +161,7 @@ impl Inventories {
         Ok(())
     }
 
-    /// Deletes the inventory of a file that does not exist any more.
+    /// Deletes the inventory of a file that no longer exists.
     pub(super) async fn remove(
         &mut self,
         folders: &[Folder],
@@ -177,7 +177,7 @@ impl Inventories {
         Ok(())
     }
 
-    /// Creates an Event about an inventory. A failure is logged only, because the Event is not needed to go on.
+    /// Creates an Event about an inventory. A failure is only logged, because nothing depends on the Event.
     pub(super) async fn event(
         &self,
         folders: &[Folder],
@@ -231,13 +231,13 @@ pub(super) fn shortened(message: &str) -> String {
     message.chars().take(MAX_MESSAGE).collect()
 }
 
-/// A checksum as hexadecimal text.
+/// Returns a checksum as hexadecimal text.
 pub(super) fn checksum(bytes: &[u8]) -> String {
     let digest = digest(&SHA256, bytes);
     digest.as_ref().iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Name of the inventory of a file: readable, valid and unique.
+/// Returns the name of the inventory of a file. It is readable, valid and unique.
 fn object_name(source: &str, path: &str) -> String {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() {

@@ -1,13 +1,13 @@
-//! Manifests that deploy themselves: the files of some folders are applied when the server starts and when they
-//! change, and what is removed from them is deleted.
+//! The manifests controller. It applies the files of configured folders when the server starts and when they change,
+//! and deletes objects that are removed from the files.
 //!
 //! | file | content |
 //! |---|---|
 //! | `folder` | the files of a folder, within limits |
 //! | `document` | the objects of a file |
-//! | `inventory` | what was applied from a file, durably, and its Events |
+//! | `inventory` | the stored list of objects that were applied from a file, and its Events |
 //! | `apply` | applies a file |
-//! | `prune` | deletes what is not in a file any more |
+//! | `prune` | deletes objects that a file no longer contains |
 //! | `cluster` | kinds, server-side apply, deletion |
 //! | `progress` | the first pass, which readiness waits for |
 //!
@@ -42,21 +42,21 @@ pub(crate) use progress::Progress;
 /// Field manager of applied objects, and source of Events.
 const MANAGER: &str = "tenure-manifests";
 
-/// Time between two looks at the folders.
+/// Interval between two scans of the folders.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Number of consecutive looks that must not find a file before its objects are deleted. Editors replace a file by
-/// removing it first.
+/// Number of consecutive scans that must miss a file before its objects are deleted. Editors replace a file by removing
+/// it first.
 const MISSED: u8 = 2;
 
-/// Problem of a folder without any entry.
+/// Message about a folder without entries.
 const EMPTY: &str = "the folder is empty; the objects of its files stay, because the folder may not be mounted; \
     create a file such as .keep in it to delete them";
 
-/// Time without progress after which the first pass ends although files fail.
+/// Time without progress after which the first pass ends even if files still fail.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A file of a folder; in the order of application.
+/// A file of a folder. The derived order is the order of application.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct FileId {
     /// Position of the folder.
@@ -67,11 +67,11 @@ struct FileId {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Task {
     Apply(FileId),
-    /// Delete what is not in the file any more.
+    /// Delete objects that the file no longer contains.
     Prune(FileId),
 }
 
-/// The manifests as a leader controller.
+/// Returns the manifests as a leader controller.
 pub(crate) fn runnable(client: Client, folders: Vec<Folder>, progress: Arc<Progress>) -> Runnable {
     let folders: Arc<[Folder]> = folders.into();
     Runnable::new("manifests", move |scope| {
@@ -81,7 +81,7 @@ pub(crate) fn runnable(client: Client, folders: Vec<Folder>, progress: Arc<Progr
     .restart(Backoff::default())
 }
 
-/// Whether at least one of the folders contains a file to apply, or cannot be read.
+/// Returns whether a folder contains a file to apply, or cannot be read.
 pub(crate) fn any_file(folders: &[Folder]) -> bool {
     let has_files = |folder: &Folder| match folder.list() {
         Ok(listing) => listing.is_some_and(|listing| !listing.files.is_empty()),
@@ -90,19 +90,19 @@ pub(crate) fn any_file(folders: &[Folder]) -> bool {
     folders.iter().any(has_files)
 }
 
-/// What is known about a file.
+/// State of a file.
 struct Known {
     stamp: Stamp,
-    /// The file changed and has to stay unchanged for one period before it is read: it may be half written.
+    /// The file changed. It is read after it stayed the same for one period, because it may be half written.
     changing: bool,
-    /// The file was not read since it was found or changed, so that nothing is known about its objects.
+    /// The file was not read since it was found or changed, so its objects are unknown.
     unread: bool,
     content: Option<Content>,
     /// The last reported failure.
     reported: Option<(String, Instant)>,
 }
 
-/// The content of a file that was read last.
+/// The content of a file at its last read.
 struct Content {
     checksum: String,
     /// The objects; `None` if the file is invalid.
@@ -124,13 +124,13 @@ impl Known {
     }
 }
 
-/// Files that keep their objects although they are not to be applied.
+/// Files whose objects stay although the files are not applied.
 #[derive(Default)]
 struct Kept {
     skipped: BTreeSet<FileId>,
-    /// Entries that cannot be used: files, and folders with all that was below them.
+    /// Entries that cannot be used: files, and folders with everything below them.
     unusable: BTreeSet<FileId>,
-    /// Folders whose content is not known, because they may not be mounted.
+    /// Folders whose content is unknown, because they may not be mounted.
     folders: BTreeSet<usize>,
 }
 
@@ -158,11 +158,11 @@ struct Controller {
     kept: Kept,
     /// Device and number of each folder when its files were found.
     roots: BTreeMap<usize, (u64, u64)>,
-    /// Number of looks at the folders.
+    /// Number of scans of the folders.
     looks: u64,
-    /// How often in a row the file of an inventory was not found.
+    /// Number of consecutive scans that did not find the file of an inventory.
     missed: BTreeMap<FileId, u8>,
-    /// Whether the inventories are loaded, which is not needed before a folder exists.
+    /// Whether the inventories are loaded. They are loaded when the first folder exists.
     loaded: bool,
     first: First,
     problems: Vec<String>,
@@ -205,7 +205,7 @@ impl Controller {
         }
     }
 
-    /// Runs in one task, so that nothing of the term runs after it has ended.
+    /// Runs everything in this task, so that nothing of the term runs after it ends or is dropped.
     async fn run(mut self, scope: Scope) -> Result<(), Cause> {
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -238,7 +238,7 @@ impl Controller {
         }
     }
 
-    /// Looks at the folders and queues what changed.
+    /// Scans the folders and queues changed files.
     async fn look(&mut self) -> Result<(), Cause> {
         let folders = self.folders.clone();
         let listings = tokio::task::spawn_blocking(move || {
@@ -267,7 +267,7 @@ impl Controller {
                 }
                 Err(error) => Err(Some(error)),
             };
-            // Nothing is deleted because a folder is missing: it may not be mounted.
+            // A missing folder deletes nothing, because it may not be mounted.
             if let Err(problem) = compared {
                 problems.extend(problem.map(|problem| format!("{path}: {problem}")));
                 self.missed.retain(|id, _| id.folder != folder);
@@ -291,10 +291,10 @@ impl Controller {
         Ok(())
     }
 
-    /// Compares a folder with what is known about it.
+    /// Compares a folder with its last scan.
     ///
     /// # Errors
-    /// Returns the reason if the files that are missing do not count as removed.
+    /// Returns the reason if missing files do not count as removed.
     fn compare(&mut self, folder: usize, listing: Listing) -> Result<(), String> {
         let file = |path: String| FileId { folder, path };
         let present: BTreeMap<FileId, Stamp> = listing
@@ -311,7 +311,7 @@ impl Controller {
         unusable.extend(listing.unusable.into_iter().map(file));
         self.files
             .retain(|id, _| id.folder != folder || present.contains_key(id));
-        // A file that was removed before it was read is not waited for.
+        // The first pass does not wait for a file that was removed before it was read.
         let removed = |id: &FileId| id.folder == folder && !present.contains_key(id);
         self.first.untried.retain(|id| !removed(id));
         self.first.unapplied.retain(|id| !removed(id));
@@ -327,7 +327,7 @@ impl Controller {
                 }
                 Some(_) => {}
                 None => {
-                    // At the start, what is there is applied without a delay.
+                    // At the start, existing files are applied without a delay.
                     let changing = self.first.listed;
                     self.files.insert(id.clone(), Known::new(stamp, changing));
                     if !changing {
@@ -356,7 +356,7 @@ impl Controller {
         for id in gone {
             let missed = self.missed.entry(id.clone()).or_default();
             *missed = missed.saturating_add(1);
-            // Only once: afterwards the queue decides when it is retried.
+            // The file is queued only once. Afterwards the queue schedules its retries.
             if *missed == MISSED {
                 self.work.add(Task::Prune(id));
             }
@@ -364,8 +364,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether the objects of all files are known. Until then an object that moves from one file to another looks like
-    /// one that was removed. A file that is being written when the server starts is noticed by the second look.
+    /// Returns whether the objects of all files are known. Until then, an object that moves from one file to another
+    /// looks like a removed one. The second scan notices a file that was being written when the server started.
     fn is_settled(&self) -> bool {
         self.looks >= 2 && self.files.values().all(|known| !known.unread)
     }
@@ -395,12 +395,12 @@ impl Controller {
         });
     }
 
-    /// The file of an object, as its annotation names it.
+    /// Returns the file of an object in the form that its annotation has.
     fn owner(&self, id: &FileId) -> String {
         format!("{}/{}", self.folders[id.folder].source, id.path)
     }
 
-    /// The file, as people know it.
+    /// Returns the path of the file for messages.
     fn shown(&self, id: &FileId) -> String {
         let path = self.folders[id.folder].path.join(&id.path);
         path.display().to_string()

@@ -7,7 +7,7 @@ use tenure::{Handle, Status};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Longest time that readiness waits for the first pass.
+/// Maximum time that readiness waits for the first pass.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// State of the first pass over the manifests.
@@ -31,12 +31,12 @@ impl FirstPass {
     };
 }
 
-/// The first pass, as the controller and readiness share it.
+/// State of the first pass that the controller shares with the readiness check.
 #[derive(Debug)]
 pub(crate) struct Progress {
     pass: watch::Sender<FirstPass>,
     deadline: Instant,
-    /// The election of the controllers. A server that follows another leader does not apply anything.
+    /// The election of the controllers. A server that does not lead applies nothing.
     election: OnceLock<Handle>,
 }
 
@@ -67,10 +67,10 @@ impl Progress {
         });
     }
 
-    /// Check of `/readyz`.
+    /// Runs the check of `/readyz`.
     ///
     /// # Errors
-    /// Returns what is waited for.
+    /// Returns the manifests that are not applied yet.
     pub(crate) fn check(&self) -> Result<(), String> {
         let pass = *self.pass.borrow();
         let follows = || {
@@ -86,8 +86,8 @@ impl Progress {
         })
     }
 
-    /// Waits for the end of the first pass, for at most the time that readiness waits. A server that follows another
-    /// leader has none.
+    /// Waits for the end of the first pass, for at most the time that readiness waits. A server that does not lead has
+    /// no first pass.
     pub(crate) async fn finished(&self) -> Option<FirstPass> {
         let mut pass = self.pass.subscribe();
         let waited = tokio::time::timeout_at(self.deadline, pass.wait_for(|pass| pass.done)).await;

@@ -1,7 +1,7 @@
-//! Deletes the objects that a file does not contain any more.
+//! Deletes the objects that a file no longer contains.
 //!
 //! An object is deleted only if no file contains it and its annotation names the file that it was removed from. An
-//! object that moves from one file to another therefore stays. Nothing is deleted while a file is not read yet.
+//! object that moves from one file to another therefore stays. Nothing is deleted until every file was read.
 
 use std::collections::{HashMap, HashSet};
 
@@ -37,17 +37,17 @@ impl<'a> Claims<'a> {
 /// Result of pruning one file.
 #[derive(Default)]
 struct Pruned {
-    /// What stays in the inventory.
+    /// Objects that stay in the inventory.
     kept: Vec<ObjectId>,
     deleted: usize,
     failure: Option<String>,
 }
 
 impl Controller {
-    /// Deletes what is in the inventory of a file and not in the file.
+    /// Deletes the objects that are in the inventory of a file and not in the file.
     ///
     /// # Errors
-    /// Returns the reason if something is left to be retried.
+    /// Returns the reason if a deletion must be retried.
     pub(super) async fn prune(&mut self, scope: &Scope, id: &FileId) -> Result<(), String> {
         let Some(inventory) = self.inventories.get(id).cloned() else {
             return Ok(());
@@ -57,7 +57,7 @@ impl Controller {
             return Ok(());
         }
         let gone = match self.files.get(id) {
-            // The file keeps its objects, or was back in the meantime. It is queued again if it counts as removed later.
+            // The file keeps its objects, or exists again. It is queued again if it counts as removed later.
             None if self.kept.contains(id) || !self.is_removed(id) => return Ok(()),
             None => true,
             // The old objects are deleted only after all new ones are applied.
@@ -100,7 +100,7 @@ impl Controller {
         }
     }
 
-    /// Deletes objects in the reverse order of their application, so that a definition goes after its objects.
+    /// Deletes objects in the reverse order of their application, so that a definition is deleted after its objects.
     async fn prune_objects(
         &mut self,
         scope: &Scope,
@@ -158,7 +158,7 @@ impl Controller {
             }
             match others.objects.get(&object.key()) {
                 Some(true) => continue,
-                // Another file contains it, but does not list it yet.
+                // Another file contains the object, but its inventory does not list it yet.
                 Some(false) => {
                     pruned.kept.push(object.clone());
                     pruned.failure = Some(format!(
@@ -169,7 +169,7 @@ impl Controller {
                 None => {}
             }
             let deleted = match cluster.resource(object).await {
-                // The objects of a kind are gone with its definition.
+                // The API server deleted the objects together with the definition of their kind.
                 Ok(None) => Ok(false),
                 Ok(Some(resource)) => {
                     let claimed = own.contains_name(object) || others.contains_name(object);

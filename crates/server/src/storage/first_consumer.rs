@@ -1,7 +1,7 @@
 //! Claims whose first pod decides where their volume is. A node is selected for the pod, and its claims get a volume on
 //! that node, or the name of the node for the provisioner.
 //!
-//! A claim that is returned without a volume waits for its next node, longer each time (`choices`).
+//! A claim that a provisioner returns without a volume waits for its next node, longer each time (`choices`).
 //!
 //! Nodes are selected for storage only. No pod is assigned to a node, and free resources of nodes are ignored.
 
@@ -88,7 +88,7 @@ impl Storage {
     }
 }
 
-/// Returns the node and the steps for its claims; nothing if there is nothing to do, or not yet.
+/// Returns the node and the steps for its claims; `None` if nothing is due now.
 fn plan(shelves: &mut Shelves, name: &Name, now: Instant) -> Option<Plan> {
     let pod = shelves.pods.get(name).filter(|pod| waits_for_a_node(pod))?;
     let wants: Option<Vec<Want>> = claims_of(&pod).iter().map(|c| want(shelves, c)).collect();
@@ -121,7 +121,7 @@ fn plan(shelves: &mut Shelves, name: &Name, now: Instant) -> Option<Plan> {
     Some(Plan::Take(node, steps))
 }
 
-/// Returns nothing if the pod has to wait for this claim.
+/// Returns `None` if the pod has to wait for this claim.
 fn want(shelves: &Shelves, name: &Name) -> Option<Want> {
     let claim = shelves.claims.get(name)?;
     if claim.metadata.deletion_timestamp.is_some() {

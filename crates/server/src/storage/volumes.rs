@@ -60,7 +60,7 @@ impl Storage {
         self.write.volume(&volume, patch).await
     }
 
-    /// The claim, if it is still the one that is meant; asked for anew before it counts as gone.
+    /// Returns the claim if it is still the referenced one. Reads it again before it counts as gone.
     async fn claim_with_uid(
         &self,
         name: &Name,

@@ -1,4 +1,4 @@
-//! Manifests that deploy themselves.
+//! Tests of the manifests controller.
 
 use std::fs;
 use std::path::Path;
@@ -56,7 +56,7 @@ pub(super) async fn inventories(client: &Client) -> Vec<ConfigMap> {
     maps.list(&selected).await.unwrap().items
 }
 
-/// Only the manifests, so that every request is theirs.
+/// Runs only the manifests controller, so that it sends every request.
 pub(super) fn alone(folder: &Path) -> Server {
     let others = CONTROLLERS.iter().filter(|name| **name != "manifests");
     let server = others.fold(embedded(), |server, name| server.disable(name));
@@ -140,7 +140,7 @@ async fn manifests_in_any_order_are_applied_before_the_server_is_ready() {
     assert!(late.get_opt("early").await.unwrap().is_some());
     assert!(maps(&client).get_opt("listed").await.unwrap().is_some());
 
-    // The definition goes after its objects, and everything goes.
+    // The definition is deleted after its objects, and nothing is left.
     fs::remove_file(folder.path().join("b/together.yaml")).unwrap();
     until("the definition is gone", async || {
         get(&client, "/apis/x.io/v1").await.is_err()
@@ -167,7 +167,7 @@ async fn unchanged_manifests_cause_no_requests() {
         let count = |line: &str| line.rsplit(' ').next()?.parse::<u64>().ok();
         counts.filter_map(count).sum::<u64>()
     };
-    // The last requests of the first pass.
+    // Wait for the last requests of the first pass.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let before = answered().await;
     tokio::time::sleep(Duration::from_secs(7)).await;
@@ -200,7 +200,7 @@ async fn objects_that_move_or_are_taken_over_are_not_deleted() {
         .await;
     patched.unwrap();
 
-    // To a file before and to one after the old file, and to an explicit namespace.
+    // The objects move to a file before and a file after the old one, and to an explicit namespace.
     put(&folder, "a.yaml", &map("moves", "2"));
     let explicit =
         map("renamed", "2").replace("{name: renamed}", "{name: renamed, namespace: default}");
@@ -263,7 +263,7 @@ async fn invalid_file_is_reported_once_and_keeps_what_it_applied() {
     assert_eq!(event.involved_object.kind.as_deref(), Some("ConfigMap"));
     assert_eq!(value(client, "a").await.as_deref(), Some("1"));
 
-    // An object that the API server rejects does not keep the others of its file from being applied.
+    // An object that the API server rejects does not block the other objects of its file.
     let rejected = map("a", "3") + &map("Not_Valid", "3") + &map("b", "3");
     put(&folder, "a.yaml", &rejected);
     until("the valid ones", async || {

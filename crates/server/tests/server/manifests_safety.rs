@@ -1,4 +1,4 @@
-//! What manifests must not delete, and what they must not disclose.
+//! Tests that manifests do not delete objects wrongly and do not disclose secrets.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use serde_json::json;
 use super::manifests::{alone, folder, inventories, map, maps, put, ready, value};
 use super::{Running, until};
 
-/// More than the two looks after which a missing file counts as removed.
+/// More than the two scans after which a missing file counts as removed.
 const LOOKS: Duration = Duration::from_secs(8);
 
 async fn errors(client: &Client) -> Vec<String> {
@@ -38,7 +38,7 @@ async fn object_whose_file_moves_to_a_later_folder_is_not_deleted() {
     ready(client).await;
     let before = uid(client, "a").await;
     let (from, to) = (first.path().join("a.yaml"), second.path().join("a.yaml"));
-    // Folders of temporary files are on one file system.
+    // Temporary folders are on the same file system.
     fs::rename(from, to).unwrap();
     let source = second.path().display().to_string();
     until("only the new file has an inventory", async || {
@@ -83,7 +83,7 @@ async fn folder_that_is_replaced_deletes_nothing_while_files_are_missing() {
     .await;
     tokio::time::sleep(LOOKS).await;
     assert_eq!(value(client, "b").await.as_deref(), Some("1"));
-    // With all files it is the folder from now on.
+    // With all files present, the new folder replaces the old one.
     put(&folder, "b.yaml", &map("b", "2"));
     until("applied", async || {
         value(client, "b").await.as_deref() == Some("2")

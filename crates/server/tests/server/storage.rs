@@ -375,7 +375,7 @@ async fn a_choice_that_people_made_counts_at_either_end() {
     assert!(!volume.annotations().contains_key(BOUND_BY_CONTROLLER));
     let uid = volume.spec.unwrap().claim_ref.unwrap().uid;
     assert_eq!(uid.as_deref(), mine["metadata"]["uid"].as_str());
-    // It would take any volume without a reference to a claim, including those of the claims below.
+    // This claim would take any volume without a reference to a claim, including those of the claims below.
     rig.delete_claim("greedy").await;
     until("gone", async || rig.claim("greedy").await.is_none()).await;
 
@@ -477,7 +477,7 @@ async fn a_bound_claim_without_its_volume_is_lost() {
     let volume = rig.volume("v").await.unwrap();
     assert!(volume.metadata.deletion_timestamp.is_some());
     assert_eq!(volume.finalizers(), ["kubernetes.io/pv-protection"]);
-    // Removed by force.
+    // The protection is removed by force.
     rig.patch_volume("v", json!({ "metadata": { "finalizers": null } }))
         .await;
     until("lost", async || rig.claim_phase("c").await == "Lost").await;
