@@ -25,7 +25,7 @@ use crate::v1::{
 const RETRY: Duration = Duration::from_secs(1);
 /// Interval of log lines while the driver is unreachable.
 const STILL_CONNECTING: Duration = Duration::from_secs(10);
-/// Authority in requests; a unix socket has none.
+/// Authority of requests. HTTP requires one, and a unix socket has none.
 const ORIGIN: &str = "http://localhost";
 
 /// Address and timeouts of a driver.
@@ -131,7 +131,7 @@ impl Driver {
                 Ok(answer) if answer.ready.unwrap_or(true) => return Ok(()),
                 Ok(_) => tracing::info!("the csi driver is not ready yet"),
                 Err(error) if error.code == Code::DeadlineExceeded => {
-                    tracing::warn!(%error, "the csi driver does not answer the probe");
+                    tracing::warn!(%error, "the csi driver does not respond to the probe");
                 }
                 Err(source) => return Err(StartError::Call { method, source }),
             }

@@ -1,8 +1,8 @@
 //! A scripted CSI driver for tests. It keeps its volumes in memory and records every call, so that a test can check
 //! the calls and the remaining volumes.
 //!
-//! A [`Script`] decides its responses: a list per method ([`MockDriver::script`]), or the class parameter `script`
-//! as JSON, so that each class can behave differently.
+//! A [`Script`] sets the responses: a list per method ([`MockDriver::script`]), or the class parameter `script` as
+//! JSON, so that each class can behave differently.
 
 mod journal;
 mod node;

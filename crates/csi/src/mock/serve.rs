@@ -60,7 +60,7 @@ async fn serve(stream: UnixStream, state: Arc<State>, stop: watch::Receiver<bool
 }
 
 async fn told(mut stop: watch::Receiver<bool>) {
-    // A dropped sender also means stop.
+    // A dropped sender is a request to stop too.
     _ = stop.wait_for(|stop| *stop).await;
 }
 
