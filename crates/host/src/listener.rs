@@ -1,5 +1,5 @@
-//! Serves probes, metrics and pages over HTTP/1.1, so that a client cannot use up the memory, the file descriptors or the
-//! attention of the process.
+//! Serves probes, metrics and pages over HTTP/1.1. Limits keep a client from exhausting the memory, the file
+//! descriptors or the CPU time of the process.
 //!
 //! | limit | value |
 //! |---|---|
@@ -114,7 +114,7 @@ fn expect_acknowledgements(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     {
         let limit = u32::try_from(SLOWEST.as_millis()).unwrap_or(u32::MAX);
-        // Without the option the connection only lasts longer.
+        // An error is ignored, because without the option the connection only lasts longer.
         let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, limit);
     }
     #[cfg(not(target_os = "linux"))]
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// More connections than one address may have.
+    /// Number of connections that exceeds the limit of one address.
     const MANY: usize = 200;
 
     async fn start() -> (SocketAddr, JoinHandle<()>) {

@@ -1,4 +1,4 @@
-//! A connection whose reader must keep up: a write that is blocked for too long ends it.
+//! A connection that fails if a write is blocked for too long, because its reader is too slow.
 
 use std::future::Future;
 use std::io;

@@ -1,11 +1,12 @@
-//! The seats of an HTTP listener, so that no client can keep others away.
+//! Limits the connections of an HTTP listener, so that one client cannot exclude others. A connection occupies one
+//! seat.
 //!
 //! | seat | for | all clients | one address |
 //! |---|---|---|---|
 //! | short | a connection that waits for a request or gets a response of bounded size | 128 | 32 |
 //! | stream | an open event stream | 512 | 256 |
 //!
-//! Clients of a unix socket have no limit per address, because the mode of the file decides who they are.
+//! Clients of a unix socket have no limit per address, because the mode of the socket file decides who may connect.
 //!
 //! Invariants:
 //! - A new connection always gets a short seat. If there is none, the oldest connection of the most crowded address is closed.
@@ -19,9 +20,9 @@ use tokio::sync::Notify;
 
 use crate::address::network;
 
-/// Connections without a stream: of all clients, and of one address.
+/// Maximum number of connections without a stream: of all clients, and of one address.
 const SHORT: (usize, usize) = (128, 32);
-/// Streams of all clients, and of one address.
+/// Maximum number of streams: of all clients, and of one address.
 const STREAMS: (usize, usize) = (512, 256);
 
 /// The network of a client; `None` for a unix socket.

@@ -114,7 +114,8 @@ impl PersistentVolumeClaim {
         node.filter(|node| !node.is_empty())
     }
 
-    /// Like [`selected_node`](Self::selected_node), also as older schedulers wrote it. Provisioners read both.
+    /// Like [`selected_node`](Self::selected_node), but also reads the annotation of older schedulers. Provisioners
+    /// read both.
     pub fn selected_node_or_alpha(&self) -> Option<&str> {
         let older = self.annotation(ALPHA_SELECTED_NODE);
         self.selected_node()

@@ -1,9 +1,9 @@
-//! Makes a partial kind of a type.
+//! Turns a type into a partial kind.
 
 use serde::{Deserialize, Deserializer};
 
-/// Implements the API resource traits for types with a field `metadata: ObjectMeta`. A line contains the type, and its kind,
-/// plural, group, version and scope.
+/// Implements the API resource traits for types with a field `metadata: ObjectMeta`. Each line contains the type, its
+/// kind, plural, group, version and scope.
 #[macro_export]
 macro_rules! lean_kinds {
     ($($type:ident: $kind:literal $plural:literal $group:literal $version:literal $scope:ty;)+) => {$(

@@ -10,7 +10,7 @@
 //! | [`node`] | Node, CSINode, and the selectors that choose nodes |
 //! | [`names`] | annotations and finalizers |
 //! | [`meta`] | reads the metadata of any object |
-//! | [`lean`] | makes a partial kind of a type |
+//! | [`lean`] | turns a type into a partial kind |
 //!
 //! A kind that only one crate uses is defined there, with [`lean_kinds!`].
 //!

@@ -1,4 +1,4 @@
-//! The metadata of an object, as far as it is used.
+//! The used part of an object's metadata.
 
 use std::collections::BTreeMap;
 

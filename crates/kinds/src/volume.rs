@@ -52,7 +52,7 @@ pub struct CsiSource {
     pub volume_handle: String,
 }
 
-/// A reference to an object, empty where it says nothing.
+/// A reference to an object. Unset members are empty.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ClaimRef {
