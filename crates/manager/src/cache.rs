@@ -130,7 +130,7 @@ impl<K: Cached> Cache<K> {
     }
 
     fn apply(&mut self, event: &Event<K>) {
-        // A deletion during a broken watch shows only as a missing object in the new list.
+        // After a broken watch, an object that is missing in the new list was deleted.
         let before = match event {
             Event::InitDone if self.listener.is_some() => self.names(),
             _ => HashSet::new(),

@@ -19,7 +19,7 @@ pub struct Gate {
     pub timeout: Duration,
     /// Total time limit.
     pub limit: Duration,
-    /// Check of `/readyz` that is not waited for, because it waits for the controllers itself.
+    /// Check of `/readyz` that is excluded, because it waits for the controllers.
     pub exclude: Option<&'static str>,
 }
 

@@ -135,7 +135,7 @@ impl Tasks {
             .is_ok()
     }
 
-    /// Aborts the tasks that still run. A task that blocks its thread goes on.
+    /// Aborts the tasks that still run. A task that blocks its thread continues.
     pub(crate) fn abort_all(&mut self) {
         self.set.abort_all();
     }

@@ -1,8 +1,7 @@
 //! The agreement of a group on its number of shards, stored in a dedicated Lease without a holder.
 //!
-//! [`tenure_core::shards`] decides what the agreement means; this module sends the requests. A replica waits here
-//! until the group is open for its number, confirms each shard that it wins, and leaves when the group has another
-//! number.
+//! [`tenure_core::shards`] makes the decisions; this module sends the requests. A replica waits here until the group is
+//! open for its number, confirms each shard that it wins, and leaves when the group has another number.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,7 +32,7 @@ const REQUEST_TAKES: Duration = Duration::from_secs(10);
 /// Interval at which a waiting replica logs that it waits.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// Up to this many leases are listed once per retry period; more are listed less often.
+/// Number of leases that are listed once per retry period. A group with more leases lists them less often.
 const LIST_AT_EASE: usize = 1_000;
 
 /// State of a replica in a shard group.

@@ -1,5 +1,5 @@
 //! Implements assignments: campaigns for the shards that this replica should own, and hands over those that it should
-//! not own. Without elections a replica is the only one, and owns all shards.
+//! not own. Without elections there is only one replica, which owns all shards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(crate) struct ShardGroup {
     pub(crate) roster: Roster,
     pub(crate) leases: Api<Lease>,
     pub(crate) open: Open,
-    /// There can be no other replica: this one owns every shard, without any lease.
+    /// Whether there is only one replica, which owns every shard without a lease.
     pub(crate) alone: bool,
     /// Waits until replicas with another number of shards are gone, and changes the number.
     pub(crate) may_change: bool,
@@ -268,7 +268,8 @@ impl Present {
                     driver.ended(ended.ok());
                     true
                 }
-                // Use an exact timer, because a delay of one tick for each of many shards would add up.
+                // Sleep exactly until the hand-over, because rounding up to a tick would add a delay for each of many
+                // shards.
                 () = sleep_until(due) => {
                     due = None;
                     true

@@ -188,7 +188,7 @@ async fn the_shards_of_a_silent_replica_are_taken_when_its_leases_run_out() {
     });
     let shards = shards.await.unwrap();
     until("half each", || shards.owned().len() == 32).await;
-    // It ends abruptly: nothing is released.
+    // The replica ends abruptly, without releasing anything.
     dead.shutdown_background();
     let survives = [survivor];
     until("all again", || board.is_even(&survives)).await;

@@ -180,7 +180,7 @@ async fn a_thousand_terms_leak_no_task_and_no_cache_dies() {
         }
         let election = group.election().unwrap();
         let tenure = election.tenure().unwrap();
-        // Most terms are given up. Others are lost because a person empties, takes or deletes the lease.
+        // Most terms end by a release. Others are lost because another client empties, takes or deletes the lease.
         let ends = match term % 200 {
             0 => {
                 steal(&server, "g").await;

@@ -125,7 +125,7 @@ async fn wait_for_metric(address: std::net::SocketAddr, line: &str) {
     assert!(found.is_ok(), "no {line}");
 }
 
-/// A reconciliation that is dropped at the end of a term does not count as running any more.
+/// A reconciliation that is dropped at the end of a term no longer counts as running.
 #[tokio::test]
 async fn a_dropped_reconciliation_is_no_longer_active() {
     let server = TestServer::start().await.unwrap();
