@@ -1,4 +1,4 @@
-//! Finds code that stands in two crates: runs of equal lines.
+//! Finds code that is in two crates: runs of equal lines.
 //!
 //! Blank lines, comments, imports, attributes, signatures and lines of punctuation do not count, because they are equal
 //! in unrelated code.
@@ -43,7 +43,7 @@ impl Sources {
         // The first place of each run.
         let mut first: HashMap<Vec<usize>, (usize, usize)> = HashMap::new();
         for (file, (name, lines)) in self.files.iter().enumerate() {
-            // A run of seven lines consists of two of six, but is one problem.
+            // A run of seven lines contains two runs of six, but is reported once.
             let mut reported = 0;
             for start in 0..(lines.len() + 1).saturating_sub(RUN) {
                 let run = lines[start..start + RUN].iter().map(|line| line.id);
@@ -70,7 +70,7 @@ fn crate_of(file: &str) -> Option<&str> {
 
 /// Returns the lines that count, with their numbers.
 fn significant(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    // The text at whose end an item ends that does not count.
+    // The text that ends the current item, if the item does not count.
     let mut skip_to: Option<&[&str]> = None;
     text.lines().enumerate().filter_map(move |(index, line)| {
         let line = line.trim();
@@ -88,7 +88,7 @@ fn significant(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns how an item that does not count ends, if a line starts one.
+/// Returns the text that ends an item that does not count, if a line starts such an item.
 fn uncounted(line: &str) -> Option<&'static [&'static str]> {
     if line.starts_with("#[") || line.starts_with("#![") {
         return Some(&["]"]);

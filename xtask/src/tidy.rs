@@ -256,7 +256,7 @@ fn check_source(file: &str, text: &str, problems: &mut Vec<String>) {
     }
 }
 
-/// Checks that a file among the tests contains one. What several tests share is in `tests/src`, or in a folder.
+/// Checks that every file among the tests contains a test. Shared code is in `tests/src` or in a folder.
 fn check_has_tests(file: &str, text: &str, problems: &mut Vec<String>) {
     let place = Path::new(file).parent().unwrap_or(Path::new(""));
     let is_test = |line: &str| {

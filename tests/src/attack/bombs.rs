@@ -9,7 +9,7 @@ pub fn merge_patch(values: usize, bytes: usize) -> Value {
     json!({ "data": (0..values).map(entry).collect::<Map<_, _>>() })
 }
 
-/// Returns a JSON patch that inserts at the start of a list again and again.
+/// Returns a JSON patch that repeatedly inserts at the start of a list.
 pub fn json_patch(operations: usize) -> Value {
     let start = json!({ "op": "add", "path": "/metadata/finalizers", "value": [] });
     let insert = |number| {
@@ -54,7 +54,7 @@ pub fn binding(name: &str, role: &str, users: &[String]) -> Value {
         "subjects": users.iter().map(subject).collect::<Value>() })
 }
 
-/// Most patterns of a valid definition: the server allows 16 MiB and counts at least 64 KiB for each.
+/// Maximum number of patterns of a valid definition. The server allows 16 MiB and counts at least 64 KiB for each.
 pub const PATTERNS: usize = 250;
 
 /// Returns a valid definition of a custom kind with this many properties. As many of them as possible have a pattern,

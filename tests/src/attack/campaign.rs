@@ -176,7 +176,7 @@ impl Counters {
     }
 }
 
-/// A request that is sent again and again.
+/// A request that is sent repeatedly.
 type Shot = (&'static str, String, &'static str, Bytes);
 
 /// The tasks of one attack.

@@ -392,7 +392,7 @@ async fn idle() -> Result<u64> {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // After some renewals.
+    // Wait for some renewals.
     tokio::time::sleep(Duration::from_secs(3)).await;
     process.resident_bytes().context("it has ended")
 }

@@ -57,7 +57,7 @@ struct Options {
     /// Count requests, and print the counts at the end
     #[arg(long)]
     count: bool,
-    /// After SIGTERM, stay until a second SIGTERM, so that the remaining resources can be measured
+    /// After SIGTERM, continue until a second SIGTERM, so that the remaining resources can be measured
     #[arg(long)]
     linger: bool,
 }

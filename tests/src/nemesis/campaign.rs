@@ -25,7 +25,7 @@ const SIZE: usize = 3;
 /// Maximum extra time of a campaign for kinds of faults that have not occurred yet.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Faults that are named in a report of two leaders: those since the first one's term, and this much earlier.
+/// A report of two leaders names the faults since the first one's term, and those up to this much earlier.
 const RECENT: Duration = Duration::from_secs(10);
 
 /// A campaign.

@@ -159,7 +159,7 @@ impl Fleet {
     /// # Errors
     ///
     /// Fails if a process of the old tree is alive when the new one is complete, if the fault ended a term that it must
-    /// not end, or if nobody leads any more.
+    /// not end, or if no candidate leads afterwards.
     pub fn strike(&mut self, fault: TreeFault) -> Result<()> {
         let (term, members) = self.settled()?;
         let at = self

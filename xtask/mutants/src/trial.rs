@@ -11,10 +11,10 @@ use anyhow::{Context as _, Result};
 /// Interval at which a running program is checked.
 const LOOK: Duration = Duration::from_millis(3);
 
-/// Runs a program as a child of the first process of a new pid namespace, in control groups of their own.
+/// Runs a program as a child of the first process of a new pid namespace, in separate control groups.
 ///
-/// A changed `tenure run` may send a signal to all processes, or to all control groups, that it can find. In here it
-/// finds only its own. All of them end with the first process of the namespace.
+/// A changed `tenure run` may send a signal to all processes or control groups that it can find. Inside the namespace
+/// it finds only its own. All of them end with the first process of the namespace.
 const SANDBOX: &str = r#"
 for home in /sys/fs/cgroup /sys/fs/cgroup/unified /sys/fs/cgroup/freezer; do
     if [ -f "$home/cgroup.procs" ]; then
@@ -86,7 +86,7 @@ impl Trial<'_> {
             .current_dir(self.folder)
             .env("CARGO_MANIFEST_DIR", self.folder)
             .env("TENURE_MUTATION", change.to_string())
-            // A tenth of what proptest does by itself: each change runs all of them.
+            // A tenth of proptest's default, because every change runs all cases.
             .env("PROPTEST_CASES", "25")
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())

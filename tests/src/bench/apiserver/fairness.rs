@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use super::{Ours, lease_puts, runtime};
 use crate::process::resident_bytes;
 
-/// Number of pairs of slices. The two servers run at the same time and take turns, so that both meet the same changes
-/// in the speed of the disk and the processors.
+/// Number of pairs of measurements. The two servers run at the same time and are measured in turns, so that changes in
+/// the speed of the disk and the processors affect both.
 const PAIRS: usize = 48;
 const SLICE: Duration = Duration::from_millis(400);
 /// Numbers of clients that are measured.
