@@ -86,8 +86,8 @@ pub(crate) const METADATA: &str =
 /// `Accept` header for whole objects.
 pub(crate) const WHOLE: &str = "application/json";
 
-/// Formats an error as one readable line: the only renderer of errors for people. kube's own texts are written for
-/// programmers.
+/// Formats an error as one readable line. All errors for users are formatted here, because kube's own texts are written
+/// for programmers.
 pub(crate) fn plain(error: &anyhow::Error) -> String {
     tenure_lock::in_words(&**error)
 }

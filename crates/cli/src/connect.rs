@@ -4,8 +4,8 @@
 //! this machine.
 //!
 //! The embedded server is private to one machine: a job that runs "on one machine of the fleet" would run on all of
-//! them. It is therefore used only if a person sees the note about it (standard error is a terminal), or if it was
-//! asked for with `--local`. Inside Kubernetes it needs `--local`, because otherwise every pod would elect itself.
+//! them. It is therefore used only if a user can see the note about it, because standard error is a terminal, or with
+//! `--local`. Inside Kubernetes it needs `--local`, because otherwise every pod would elect itself.
 //!
 //! Proxies are selected like in kubectl: `proxy-url` of the kubeconfig, otherwise the environment. A server on this
 //! machine is never accessed through a proxy.
@@ -27,7 +27,7 @@ use crate::waiting;
 #[cfg(feature = "server")]
 const ALLOW_LOCAL: &str = "TENURE_ALLOW_LOCAL";
 
-/// Flags that say where to connect.
+/// Flags that select the API server.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Connect {
     /// Kubeconfig file [default: like kubectl]
@@ -113,7 +113,7 @@ impl Connect {
         let config = match (kubeconfig, master) {
             (Some(mut config), Some(master)) => {
                 config.cluster_url = server_url(master, is_for_tls(&config))?;
-                // This was the TLS name of the replaced server.
+                // The TLS name belongs to the replaced server.
                 config.tls_server_name = None;
                 config
             }
@@ -240,13 +240,13 @@ fn warn_about(files: &[PathBuf]) {
     }
 }
 
-/// Whether a person sees on a terminal that the embedded server is used.
+/// Returns whether a user can see on a terminal that the embedded server is used.
 #[cfg(feature = "server")]
 fn seen_by_a_person() -> bool {
     std::io::IsTerminal::is_terminal(&std::io::stderr())
 }
 
-/// With the proxy that the environment names for this server, unless the kubeconfig names one.
+/// Sets the proxy that the environment names for this server, unless the kubeconfig names one.
 fn proxied(mut config: Config) -> Result<Config> {
     if config.proxy_url.is_none() {
         config.proxy_url = tenure::proxy_from_environment(&config.cluster_url)?;

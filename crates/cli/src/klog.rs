@@ -1,5 +1,5 @@
-//! Flags of klog and glog, which every program of Kubernetes of that time had. Old deployments still pass them. Logs go
-//! to standard error here, so the flags are accepted with a warning and have no effect.
+//! Flags of klog and glog, which every old program of Kubernetes had. Old deployments still pass them. Logs go to
+//! standard error here, so the flags are accepted with a warning and have no effect.
 
 use clap::Args;
 

@@ -85,10 +85,10 @@ fn start(dir: &Path, log: &Path) -> Result<Option<Pid>> {
         .arg(DETACHED)
         .args(["server", "run", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(dir)
-        // It outlives this process, so it gets none of the secrets in its environment.
+        // The server outlives this process, so it does not get the secrets in its environment.
         .env_clear()
         .envs(std::env::vars_os().filter(|(name, _)| is_needed(name)))
-        // It holds no folder busy.
+        // The root directory as working directory, so that the server does not keep another file system busy.
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -99,7 +99,7 @@ fn start(dir: &Path, log: &Path) -> Result<Option<Pid>> {
     Ok(pid.trim().parse().ok().and_then(Pid::from_raw))
 }
 
-/// Whether the local server gets this environment variable.
+/// Returns whether the local server gets this environment variable.
 fn is_needed(name: &OsStr) -> bool {
     const NAMES: [&str; 8] = [
         "HOME",
@@ -118,9 +118,9 @@ fn is_needed(name: &OsStr) -> bool {
     name.to_str().is_some_and(is_in)
 }
 
-/// `tenure __detached ARG...`: leaves the session and the open files of whoever started it, starts
-/// `tenure ARG...` and prints its process id. The server so outlives the terminal, holds no pipe open,
-/// and is nobody's child.
+/// `tenure __detached ARG...`: leaves the session of its parent, closes inherited files, starts `tenure ARG...` and
+/// prints its process id. The server therefore outlives the terminal, keeps no pipe open, and is not a child of the
+/// caller.
 pub(crate) fn start_server(args: &[OsString]) -> u8 {
     // This fails only for the leader of a group, which this process is not.
     let _ = rustix::process::setsid();

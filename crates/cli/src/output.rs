@@ -59,13 +59,13 @@ pub(crate) fn escaped(text: &str) -> String {
     escape(text, |_| false)
 }
 
-/// The same for a message, which can have several lines.
+/// Escapes the control characters of a message, except line breaks.
 pub(crate) fn escaped_lines(text: &str) -> String {
     escape(text, |c| c == '\n' || c == '\t')
 }
 
 fn escape(text: &str, keep: impl Fn(char) -> bool) -> String {
-    // Overrides of the direction of text, which can make a line look like another one.
+    // Overrides of the text direction can make a line look like another one.
     let turns = |c| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {

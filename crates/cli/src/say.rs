@@ -118,7 +118,7 @@ impl Voice {
         say!(info, self, text, "paused");
     }
 
-    /// Reports an own term.
+    /// Reports the start of a term of this candidate.
     pub(crate) fn leading(&self, term: &Term, previous: &str) {
         let token = term.token().to_string();
         let text = format!("leading {}, fencing token {token}", self.place);
@@ -134,7 +134,7 @@ impl Voice {
         );
     }
 
-    /// Reports the end of an own term and its reason in words.
+    /// Reports the end of a term of this candidate, with the reason as text.
     pub(crate) fn stopped(&self, term: &Term, why: &str) {
         let text = format!("stopped leading {}: {why}", self.place);
         say!(
@@ -155,7 +155,7 @@ impl Voice {
         say!(info, self, text, "released");
     }
 
-    /// Warns that the lease stays held although nobody leads. `why` says how that came about.
+    /// Warns that the lease stays held although nobody leads. `why` is the cause.
     pub(crate) fn not_released(&self, why: &str, lease: Duration) {
         let lease = span(lease);
         let text = format!("{why} {}; others wait up to {lease}", self.place);
@@ -191,8 +191,8 @@ pub(crate) fn second_signal(what: &str) {
     tracing::warn!(target: TARGET, text, "second signal");
 }
 
-/// Warns that candidates with slots and candidates without slots are not told apart, because the lease that shows it may
-/// not be read.
+/// Warns that candidates with and without slots cannot be distinguished, because reading the lease that shows it is
+/// forbidden.
 pub(crate) fn slots_unchecked(namespace: &str, lease: &str) {
     let text = format!(
         "cannot check whether other candidates use this election with slots or without: missing permission: get \

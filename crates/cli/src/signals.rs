@@ -24,7 +24,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Starts to listen. From here on none of these signals ends the process by itself. Signals that the parent process
+    /// Starts to listen. From now on, these signals do not end the process by default. Signals that the parent process
     /// had ignored stay ignored, as `nohup` and a shell's `&` expect.
     pub(crate) fn listen() -> io::Result<Self> {
         let asked = [

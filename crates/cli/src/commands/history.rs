@@ -144,7 +144,7 @@ enum Row<'a> {
     Gap(Timestamp, Timestamp),
 }
 
-/// Number of digits after the second.
+/// Number of digits of fractional seconds.
 fn digits(wide: bool) -> usize {
     if wide { 6 } else { 3 }
 }

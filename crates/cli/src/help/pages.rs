@@ -106,7 +106,7 @@ const EMPTY: Page = Page {
     examples: &[],
 };
 
-/// The election of commands that look at one or give it orders.
+/// The flags of commands that read one election or write orders to it.
 const NAMED: Group = Group {
     heading: "Election",
     shown: &["name", "election", "namespace", "lock"],

@@ -59,7 +59,7 @@ pub(crate) async fn warn(
             if !rbac::may_get(&client, named, place, &election).await {
                 continue;
             }
-            // The lock does not exist, or cannot be read: there is nothing to report.
+            // The lock does not exist or cannot be read, so there is nothing to report.
             let Ok(Some(seen)) = elections::get(&client, other, place, &election).await else {
                 continue;
             };

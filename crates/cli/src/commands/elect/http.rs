@@ -129,7 +129,7 @@ fn bind_socket(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
     UnixListener::from_std(StdListener::from(socket))
 }
 
-/// Binds the address; the returned future serves it for ever.
+/// Binds the address. The returned future serves it and never completes.
 pub(crate) async fn listen(
     address: &Address,
     mode: u32,

@@ -306,7 +306,7 @@ impl Elect {
         rbac::roles(&self.election.election, &needs)
     }
 
-    /// Checks every required permission. Returns an exit code if one is missing and that must not be.
+    /// Checks every required permission. Returns an exit code if one is missing and `--preflight=fail` is set.
     async fn check_access(&self, client: &Client, namespace: &str, startup: Limit) -> Option<u8> {
         let fail = match self.preflight {
             Preflight::Off => return None,

@@ -53,7 +53,7 @@ pub(crate) struct Provision {
     /// Send the names of claim and volume to the driver
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) extra_create_metadata: bool,
-    /// File system of volumes whose class names none
+    /// File system of volumes whose class does not name one
     #[arg(long, value_name = "FS", default_value = "")]
     pub(super) default_fstype: String,
     /// Publish volumes of claims with read-only access modes as read-only
@@ -64,7 +64,7 @@ pub(crate) struct Provision {
     pub(super) prevent_volume_mode_conversion: bool,
     /// Feature gates: `Name=true,Other=false`
     ///
-    /// Known are Topology, VolumeAttributesClass, ReleaseLeaderElectionOnExit and CrossNamespaceVolumeDataSource.
+    /// Known gates: Topology, VolumeAttributesClass, ReleaseLeaderElectionOnExit and CrossNamespaceVolumeDataSource.
     #[arg(long, value_name = "GATES", default_value = "")]
     pub(super) feature_gates: String,
     /// Requests per second to the API server; Events are counted separately

@@ -138,7 +138,7 @@ struct Report {
 
 impl Report {
     fn show(&mut self, rotation: Rotation) {
-        // The time is read once in a while only, because this is called for every object.
+        // The time is read only for every n-th object, because this is called for every object.
         if !rotation.read.is_multiple_of(100) {
             return;
         }

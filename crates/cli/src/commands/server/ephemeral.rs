@@ -21,7 +21,7 @@ use super::store::Store;
 use crate::connect::Connect;
 use crate::signals::Signals;
 
-/// Time between two looks at the parent where the kernel does not report its end.
+/// Interval at which the parent is checked if the kernel does not report its end.
 const POLL: Duration = Duration::from_millis(200);
 
 /// Runs a server on a temporary folder until its parent ends, or until it is asked to end.
@@ -31,7 +31,7 @@ pub(super) async fn serve(
     data_dir: Option<&Path>,
     connect: &Connect,
 ) -> Result<u8> {
-    // First of all, because a parent that ends before this line is not noticed.
+    // This is the first step, because a parent that ends before this line is not noticed.
     let parent = getppid();
     // The variable may be set for the other commands of the same shell.
     let from_environment = std::env::var_os("TENURE_DATA_DIR").map(PathBuf::from);
@@ -66,7 +66,7 @@ pub(super) async fn serve(
 }
 
 /// Prints the path of the kubeconfig. Fails if the reader is gone, which ends the server: the parent may have ended
-/// before the server looked at it.
+/// before the server checked it.
 pub(super) fn announce(kubeconfig: &Path) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", kubeconfig.display())

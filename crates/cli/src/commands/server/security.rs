@@ -75,7 +75,7 @@ impl Security {
     }
 }
 
-/// A limit of the life of tokens, with the least value of kube-apiserver.
+/// Parses a limit of the life of tokens. The minimum is that of kube-apiserver.
 fn token_life(text: &str) -> Result<Duration, String> {
     let life = crate::values::duration(text)?;
     if life.is_zero() || life >= Duration::from_secs(3_600) {
