@@ -99,7 +99,7 @@ struct Mail {
 }
 
 impl Mailbox {
-    /// Queues an event. If there is no receiver any more, the event is dropped together with its term.
+    /// Queues an event. If the receiver is gone, the event is dropped together with its term.
     pub(crate) fn deliver(&self, event: Event) {
         let mut mail = lock(&self.0);
         if mail.closed {

@@ -1,8 +1,8 @@
-//! Parts of the work of a term that run by themselves: tasks and blocking threads.
+//! Parts of the work of a term that run independently: tasks and blocking threads.
 //!
-//! Each holds a handle of the term, so the term is not joined before the last of them has ended (S4). Tasks
-//! are dropped shortly before another process may lead; threads cannot be, and meet the
-//! [`Overrun`](crate::Overrun) policy.
+//! Each part holds a handle of the term, so the term is not joined before the last part has ended (S4). Tasks are
+//! dropped shortly before another process may lead. Threads cannot be dropped, so the [`Overrun`](crate::Overrun)
+//! policy applies to them.
 
 use std::pin::pin;
 
@@ -11,11 +11,11 @@ use tokio::task::{AbortHandle, JoinError, JoinHandle, JoinSet};
 use crate::tenure::Tenure;
 
 impl Tenure {
-    /// Starts a task that belongs to the work of this term: the lock is not released before it has ended.
+    /// Starts a task that belongs to the work of this term. The lock is not released before the task has ended.
     ///
-    /// The task should end when the term has [ended](Self::cancelled). A task that has not is dropped
-    /// shortly before another process may lead, and returns nothing. Nothing runs, and nothing is returned,
-    /// if the work of the term has already ended.
+    /// The task should end when the term has [ended](Self::cancelled). A task that still runs shortly before another
+    /// process may lead is dropped, and returns `None`. If the work of the term has already ended, the task is not run
+    /// and returns `None`.
     ///
     /// ```
     /// # async fn work(tenure: tenure::Tenure) {
@@ -28,7 +28,7 @@ impl Tenure {
     /// ```
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub fn spawn<W>(&self, work: W) -> JoinHandle<Option<W::Output>>
     where
         W: Future + Send + 'static,
@@ -37,16 +37,15 @@ impl Tenure {
         tokio::spawn(joined(self.hold(), work))
     }
 
-    /// Starts a blocking call that belongs to the work of this term, on a thread for such calls: the lock
-    /// is not released before it has returned.
+    /// Starts a blocking call that belongs to the work of this term, on a thread for blocking calls. The lock is not
+    /// released before the call has returned.
     ///
-    /// The call has to ask [`is_leading`](Self::is_leading) by itself, and to return when the term has ended:
-    /// nothing can stop it. If it has not returned when another process may lead, the
-    /// [`Overrun`](crate::Overrun) policy ends the process. Nothing is called, and nothing is returned, if
-    /// the work of the term has already ended.
+    /// The call must check [`is_leading`](Self::is_leading) and return when the term has ended, because nothing can
+    /// stop it. If it has not returned when another process may lead, the [`Overrun`](crate::Overrun) policy applies.
+    /// If the work of the term has already ended, the call is not made, and `None` is returned.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub fn spawn_blocking<T>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -61,7 +60,7 @@ impl Tenure {
 
 async fn joined<W: Future>(tenure: Option<Tenure>, work: W) -> Option<W::Output> {
     let tenure = tenure?;
-    // Declared after the handle, so that it is dropped before it.
+    // Declared after the handle, so that the work is dropped before the handle.
     let mut work = pin!(work);
     tokio::select! {
         biased;
@@ -79,8 +78,8 @@ fn blocking<T>(tenure: Option<Tenure>, work: impl FnOnce() -> T) -> Option<T> {
     Some(work())
 }
 
-/// Tasks that belong to the work of one term, as in tokio's [`JoinSet`]. Dropping the set aborts its tasks;
-/// calls that block go on, and the term waits for them.
+/// Tasks that belong to the work of one term, as in tokio's [`JoinSet`]. Dropping the set aborts its tasks. Blocking
+/// calls continue, and the term waits for them.
 ///
 /// ```
 /// # async fn work(tenure: tenure::Tenure) {
@@ -100,37 +99,37 @@ fn blocking<T>(tenure: Option<Tenure>, work: impl FnOnce() -> T) -> Option<T> {
 /// ```
 #[derive(Debug)]
 pub struct TaskSet<T> {
-    /// An observer: the tasks hold the term, an empty set does not.
+    /// An observer, because the tasks hold the term and an empty set does not.
     tenure: Tenure,
     set: JoinSet<Option<T>>,
 }
 
 impl<T: Send + 'static> TaskSet<T> {
-    /// An empty set for the work of this term.
+    /// Creates an empty set for the work of this term.
     pub fn new(tenure: &Tenure) -> Self {
         let (tenure, set) = (tenure.observer(), JoinSet::new());
         Self { tenure, set }
     }
 
-    /// As [`Tenure::spawn`].
+    /// Starts a task like [`Tenure::spawn`].
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub fn spawn(&mut self, work: impl Future<Output = T> + Send + 'static) -> AbortHandle {
         self.set.spawn(joined(self.tenure.hold(), work))
     }
 
-    /// As [`Tenure::spawn_blocking`].
+    /// Starts a blocking call like [`Tenure::spawn_blocking`].
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub fn spawn_blocking(&mut self, work: impl FnOnce() -> T + Send + 'static) -> AbortHandle {
         let tenure = self.tenure.hold();
         self.set.spawn_blocking(move || blocking(tenure, work))
     }
 
-    /// Waits for the next task to end: what it returned, nothing if it was dropped, or why it failed.
-    /// `None` if the set is empty.
+    /// Waits for the next task to end. Returns its result, which is `Ok(None)` for a dropped task, or the reason why it
+    /// failed. Returns `None` if the set is empty.
     ///
     /// # Cancel safety
     /// No result is lost when the future is dropped.
@@ -138,7 +137,7 @@ impl<T: Send + 'static> TaskSet<T> {
         self.set.join_next().await
     }
 
-    /// Waits for all tasks to end, in the order in which they do.
+    /// Waits for all tasks, and returns their results in the order in which they ended.
     pub async fn join_all(&mut self) -> Vec<Result<Option<T>, JoinError>> {
         let mut results = Vec::with_capacity(self.set.len());
         while let Some(result) = self.set.join_next().await {
@@ -147,12 +146,12 @@ impl<T: Send + 'static> TaskSet<T> {
         results
     }
 
-    /// The number of tasks whose results have not been taken.
+    /// Returns the number of tasks whose results have not been taken.
     pub fn len(&self) -> usize {
         self.set.len()
     }
 
-    /// Whether no task is left.
+    /// Returns whether no task is left.
     pub fn is_empty(&self) -> bool {
         self.set.is_empty()
     }

@@ -270,7 +270,7 @@ mod tests {
         let (ours, theirs) = duplex(1 << 16);
         let server = tokio::spawn(h2::server::handshake(theirs));
         let single = Single::over(ours).await.unwrap();
-        // The server stays connected but reads nothing any more.
+        // The server stays connected but no longer reads.
         let _mute = server.await.unwrap();
         let began = tokio::time::Instant::now();
         let sent = single.room().unwrap().send(request("a"));

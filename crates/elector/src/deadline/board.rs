@@ -1,8 +1,8 @@
-//! What the deadline thread watches, and when it looks and sleeps.
+//! The entries that the deadline thread checks, and when it checks and sleeps.
 //!
-//! The invariant: nothing that becomes due while the thread decides to sleep is slept over. What was added,
-//! and what was moved by [`Board::look_now`], is looked at without a sleep; what was changed by
-//! [`Board::look_again`], after one sleep at most.
+//! Invariant: the thread does not sleep past an entry that becomes due while it decides to sleep. It checks an entry
+//! that was added, or was moved with [`Board::look_now`], before it sleeps. It checks a change that was announced with
+//! [`Board::look_again`] after at most one sleep.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,22 +13,23 @@ use crate::clock::{Clock, SystemClock};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 
-/// The longest time between two looks at the clocks.
+/// Maximum time between two checks of the clocks.
 pub(super) const LONGEST_LOOK: Duration = Duration::from_millis(250);
 
-/// Something the thread looks after.
+/// An entry that the thread checks.
 pub(super) trait Watched: Send + Sync {
-    /// Does what is due; returns what is left until the next look, or nothing if there is none. Who makes it
-    /// less calls [`Board::look_now`] or [`Board::look_again`] afterwards; time that passes makes it less by itself.
+    /// Performs what is due, and returns the time until the next check; `None` if no check is needed any more. Callers
+    /// that shorten this time must call [`Board::look_now`] or [`Board::look_again`] afterwards, except for the passing
+    /// of time itself.
     fn look(&self) -> Option<Duration>;
 
-    /// Whether what is left is counted by [`SystemClock`].
+    /// Returns whether the remaining time is measured with [`SystemClock`].
     fn on_system_clock(&self) -> bool;
 }
 
-/// How much time has passed on [`SystemClock`] since the first look, by whichever of its clocks went further
-/// between two looks. A [`Guard`](tenure_core::Guard) counts the same way, so nothing of which more is left
-/// than has passed since can have run out, whatever the clocks did.
+/// Time that has passed on [`SystemClock`] since the first check. For each interval between two checks, the clock that
+/// advanced further counts. A [`Guard`](tenure_core::Guard) counts in the same way. An entry with more remaining time
+/// than has passed therefore cannot be due, regardless of jumps of the clocks.
 #[derive(Default)]
 pub(super) struct Tally {
     last: Option<Now>,
@@ -47,7 +48,7 @@ impl Tally {
 
 pub(super) struct Held {
     pub(super) watched: Arc<dyn Watched>,
-    /// It need not be looked at before so much has passed.
+    /// Value of the [`Tally`] before which no check is needed.
     pub(super) due: Duration,
 }
 
@@ -55,31 +56,32 @@ pub(super) struct Held {
 pub(super) struct Board {
     pub(super) held: Mutex<Vec<Held>>,
     pub(super) changed: Condvar,
-    /// Less may be left of something than was thought.
+    /// Whether the remaining time of any entry may have become shorter, so that all must be checked.
     pub(super) all: AtomicBool,
 }
 
 impl Board {
-    /// One look at everything that may be due; returns how long to sleep, or nothing if there is nothing to
-    /// watch, and the lock, without which nothing is added.
+    /// Checks every entry that may be due. Returns how long to sleep (`None` if there are no entries) and the lock,
+    /// which keeps others from adding entries.
     pub(super) fn look(
         &self,
         passed: impl FnOnce() -> Duration,
     ) -> (Option<Duration>, MutexGuard<'_, Vec<Held>>) {
-        // Taken out, so that whoever is called may register and move deadlines.
+        // The entries are taken out, so that their callbacks may add and move deadlines.
         let mut held = std::mem::take(&mut *lock(&self.held));
         let all = self.all.swap(false, Ordering::AcqRel);
-        // After that: what a guard counts from is either before this reading, or seen the next time.
+        // The clock is read after the flag. A guard that is replaced later sets the flag again, and is checked the next
+        // time.
         let passed = passed();
         let mut sleep = LONGEST_LOOK;
         held.retain_mut(|one| {
             if all || one.due <= passed {
-                // A panicking callback must not take the other terms' deadlines along.
+                // A callback that panics must not disable the deadlines of other terms.
                 let look = std::panic::AssertUnwindSafe(|| one.watched.look());
                 let left = match std::panic::catch_unwind(look) {
                     Ok(Some(left)) => left,
                     Ok(None) => return false,
-                    // It was called once; what comes after that is still due.
+                    // The callback counts as called. The entry is checked once more.
                     Err(_) => Duration::ZERO,
                 };
                 sleep = sleep.min(left);
@@ -99,7 +101,7 @@ impl Board {
         held.append(&mut added);
         *added = held;
         if added.is_empty() {
-            // A process that led once may never lead again; it keeps no memory of it.
+            // Free the memory, because the process may never lead again.
             added.shrink_to_fit();
             return (None, added);
         }
@@ -114,7 +116,7 @@ impl Board {
         }
     }
 
-    /// Looks once, and sleeps until something is due or added or moved.
+    /// Checks once, and sleeps until an entry is due, added or moved.
     pub(super) fn turn(&self, passed: impl FnOnce() -> Duration) {
         let (sleep, held) = self.look(passed);
         if self.all.load(Ordering::Acquire) {
@@ -132,17 +134,18 @@ impl Board {
         self.changed.notify_one();
     }
 
-    /// Looks at everything now.
+    /// Makes the thread check every entry now.
     pub(super) fn look_now(&self) {
         self.look_again();
-        // Between its last look and its sleep the thread has the lock, and would not hear of this.
+        // The thread holds the lock between its check and its sleep, and would miss a notification in that time.
         drop(lock(&self.held));
         self.changed.notify_one();
     }
 
-    /// Looks at everything the next time, which is soon: less may be left of something, or nothing at all.
+    /// Makes the thread check every entry when it wakes the next time. Callers use it if the remaining time of an entry
+    /// became shorter, or the entry has ended.
     pub(super) fn look_again(&self) {
-        // Not a plain store: nothing would order it with the swap of the thread, which could miss the request.
+        // A plain store would not be ordered with the swap in the thread, which could then miss the request.
         self.all.swap(true, Ordering::AcqRel);
     }
 }

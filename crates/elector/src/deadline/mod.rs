@@ -1,9 +1,8 @@
 //! The deadline thread: ends terms even if the async runtime is stuck.
 //!
-//! One thread per process, started with the first term and asleep while there is none. It looks at
-//! the clocks at each deadline, and at least four times a second while somebody leads, so that a
-//! resumed machine or a wall clock that jumped forward is noticed although no timer counts that. What
-//! cannot have run out by then is not looked at itself.
+//! There is one thread per process. It starts with the first term, and sleeps while there is no term. It checks the
+//! clocks at each deadline, and at least four times a second while this process leads. It therefore notices a resumed
+//! machine or a wall clock that jumped forward, which no timer counts. Entries that cannot be due yet are skipped.
 
 mod board;
 mod policy;

@@ -1,4 +1,4 @@
-//! What happens to work that did not end in time.
+//! The policy for work that did not end in time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,30 +6,31 @@ use std::time::Duration;
 
 use tenure_core::FencingToken;
 
-/// How long the message of an abort may take.
+/// Time limit for writing the message of an abort.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
-/// What to do with work that has not ended when another process may lead. Nothing is released then.
+/// Policy for work that has not ended when another process may lead. The lock is not released in that case.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Overrun {
-    /// Abort this process. The only choice that keeps the promise for work in this process. A
-    /// [`Call`](Self::Call) that panics does the same.
+    /// Abort this process. This is the only policy that protects against two leaders if the work runs in this process.
+    /// A [`Call`](Self::Call) that panics aborts too.
     #[default]
     Abort,
-    /// Log an error and go on; for work whose effects are all fenced by the token.
+    /// Log an error and continue. Use it if all effects of the work are fenced by the token.
     Log,
-    /// Call this, from the deadline thread; for work in a child process, which can be killed.
+    /// Call this function from the deadline thread. Use it for work in a child process, which can be killed.
     Call(Arc<dyn Fn(&Overran) + Send + Sync>),
 }
 
 impl Overrun {
-    /// Calls `act` from the deadline thread, outside the async runtime; it must not block.
+    /// Returns a policy that calls `act` from the deadline thread, outside the async runtime. `act` must not block.
     pub fn call(act: impl Fn(&Overran) + Send + Sync + 'static) -> Self {
         Self::Call(Arc::new(act))
     }
 
-    /// Aborts this process like [`Abort`](Self::Abort), with a message that names the work. `message` must not block.
+    /// Returns a policy that aborts this process like [`Abort`](Self::Abort), with a message that names the work.
+    /// `message` must not block.
     pub fn abort_with(message: impl Fn(&Overran) -> String + Send + Sync + 'static) -> Self {
         Self::call(move |overran| abort(&message(overran)))
     }
@@ -48,7 +49,7 @@ impl fmt::Debug for Overrun {
 /// The term whose work did not end in time.
 #[derive(Clone, Debug)]
 pub struct Overran {
-    /// The lock, `lease kube-system/x`.
+    /// The lock, for example `lease kube-system/x`.
     pub lock: Arc<str>,
     /// The token of the term.
     pub token: FencingToken,
@@ -64,8 +65,8 @@ impl Overran {
     }
 }
 
-/// Aborts. Another thread writes the message: whatever blocks the work may block standard error too, and
-/// nothing may delay the end.
+/// Aborts the process. Another thread writes the message, because standard error may be blocked like the work, and
+/// nothing may delay the abort.
 pub(super) fn abort(message: &str) -> ! {
     let text = format!("tenure: {message}\n");
     let (said, heard) = std::sync::mpsc::channel();

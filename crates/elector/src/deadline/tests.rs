@@ -79,7 +79,7 @@ async fn the_deadline_stays_armed_until_the_last_handle_is_gone() {
     assert!(dog.add_handle());
     assert_eq!(dog.drop_term(), 1);
     tokio::time::advance(Duration::from_secs(10)).await;
-    assert!(dog.look().is_some(), "a part of the work goes on");
+    assert!(dog.look().is_some(), "a part of the work continues");
     tokio::time::advance(Duration::from_secs(5)).await;
     assert_eq!(dog.look(), None);
     assert_eq!(calls.load(Ordering::SeqCst), 1);
@@ -87,7 +87,7 @@ async fn the_deadline_stays_armed_until_the_last_handle_is_gone() {
     assert!(dog.is_joined() && !dog.add_handle());
 }
 
-/// Counts the looks at it; so much is left each time.
+/// Counts its checks, and has the same remaining time at each.
 struct Counted {
     looks: AtomicU32,
     left: Duration,
@@ -106,7 +106,7 @@ impl Watched for Counted {
 }
 
 #[test]
-fn only_what_may_have_run_out_is_looked_at() {
+fn only_entries_that_may_be_due_are_checked() {
     let board = Board::default();
     let watched = [(10, true), (3, true), (10, false)].map(|(seconds, on_system_clock)| {
         Arc::new(Counted {
@@ -134,7 +134,7 @@ fn only_what_may_have_run_out_is_looked_at() {
     assert_eq!(look(13_100).1, [3, 4, 6]);
 }
 
-/// Ends with a panic, and then has something left to do.
+/// Panics at its first check, and ends at its second.
 struct Panicking(AtomicU32);
 
 impl Watched for Panicking {
@@ -151,7 +151,7 @@ impl Watched for Panicking {
 }
 
 #[test]
-fn who_panics_is_looked_at_once_more() {
+fn panicking_entry_is_checked_once_more() {
     let board = Board::default();
     let watched = Arc::new(Panicking(AtomicU32::new(0)));
     board.watch(watched.clone());
@@ -170,7 +170,7 @@ fn real_dog(policy: Overrun) -> Arc<Watchdog> {
     Watchdog::start(Arc::new(cell), hour, policy)
 }
 
-/// Waits until the thread holds no reference any more.
+/// Waits until the thread no longer holds a reference.
 fn is_forgotten<T>(watched: &std::sync::Weak<T>) -> bool {
     (0..6_000).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -180,7 +180,7 @@ fn is_forgotten<T>(watched: &std::sync::Weak<T>) -> bool {
 
 #[test]
 fn ended_term_is_forgotten_long_before_its_deadline() {
-    // Other tests make the thread look at everything, too. Several rounds show that the end of the term does it.
+    // Other tests make the thread check all entries too. Several rounds show that the end of the term causes the check.
     for _ in 0..3 {
         let dog = real_dog(Overrun::Log);
         let watched = Arc::downgrade(&dog);
@@ -202,7 +202,7 @@ fn cancelled_deadline_is_forgotten_long_before_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_deadlines_on_the_system_clock_are_left_unlooked_until_due() {
+async fn only_deadlines_on_the_system_clock_are_skipped_until_due() {
     let deadline = Deadline::new(SystemClock.now().local + Duration::from_secs(3600), || {});
     assert!(deadline.call.on_system_clock());
     assert!(real_dog(Overrun::Log).on_system_clock());
@@ -220,10 +220,10 @@ fn work_is_dropped_a_quarter_second_early_or_after_three_quarters_of_a_short_tim
 }
 
 #[test]
-fn the_end_of_a_term_is_a_reason_to_look_again() {
+fn end_of_a_term_makes_the_thread_check_again() {
     let (send, aborted) = std::sync::mpsc::channel();
     let dog = real_dog(Overrun::call(move |_| send.send(()).unwrap_or_default()));
-    // As the driver does it, with a look of the thread between the two.
+    // The same order as in the driver, with a check of the thread between the two calls.
     dog.set_deadline(SystemClock.now().local);
     for _ in 0..1000 {
         if !board().all.load(Ordering::Acquire) {

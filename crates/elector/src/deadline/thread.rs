@@ -1,10 +1,10 @@
-//! The thread, and the board that it looks at.
+//! The thread, and the board with its entries.
 
 use std::sync::{Arc, OnceLock};
 
 use super::board::{Board, Watched};
 
-/// The thread calls hooks of programs, which need some stack.
+/// Stack size of the thread, in bytes. The thread calls hooks of programs, which need some stack.
 const STACK: usize = 128 * 1024;
 
 pub(super) fn board() -> &'static Board {
@@ -16,8 +16,7 @@ pub(super) fn board() -> &'static Board {
             .name("tenure-deadline".to_owned())
             .stack_size(STACK)
             .spawn(|| BOARD.get_or_init(Board::default).run());
-        // Without it terms still end by the clock and by the driver, so that is no reason to refuse
-        // to lead; but somebody should know.
+        // Without the thread, terms still end by the clock and by the driver, so this candidate may lead.
         if let Err(error) = thread {
             tracing::error!(%error, "cannot start the deadline thread");
         }
@@ -29,12 +28,12 @@ pub(super) fn watch(watched: Arc<dyn Watched>) {
     board().watch(watched);
 }
 
-/// Looks at everything now.
+/// Makes the thread check every entry now.
 pub(super) fn look_now() {
     board().look_now();
 }
 
-/// Looks at everything the next time, which is soon: less may be left of something, or nothing at all.
+/// Makes the thread check every entry when it wakes the next time, which is soon.
 pub(crate) fn look_again() {
     board().look_again();
 }

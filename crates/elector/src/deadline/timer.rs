@@ -36,7 +36,7 @@ pub(super) struct Pending {
 }
 
 impl Deadline {
-    /// Calls `act` at the instant, on [`SystemClock`]. It must not block: other deadlines wait for it.
+    /// Calls `act` at the instant, on [`SystemClock`]. `act` must not block, because other deadlines wait for it.
     pub fn new(at: LocalTime, act: impl FnOnce() + Send + 'static) -> Self {
         let act: Option<Box<dyn FnOnce() + Send>> = Some(Box::new(act));
         let call = Arc::new(Call(Mutex::new(Pending { at, act })));
@@ -44,7 +44,7 @@ impl Deadline {
         Self { call }
     }
 
-    /// Moves it, earlier or later; nothing happens if the call was made already.
+    /// Moves the instant, earlier or later. Does nothing if the call was already made.
     pub fn move_to(&self, at: LocalTime) {
         lock(&self.call.0).at = at;
         look_now();

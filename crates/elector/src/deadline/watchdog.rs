@@ -1,7 +1,7 @@
 //! The end of one term: by its guard, by its fence, or by its last handle.
 //!
-//! The invariants: work that overruns is acted upon once, and the report that the work has ended is the last
-//! report of a term.
+//! Invariants: the policy is applied once to work that exceeds its deadline, and the report that the work has ended is
+//! the last report of a term.
 
 use std::any::Any;
 use std::fmt;
@@ -19,39 +19,39 @@ use crate::shared::Link;
 use crate::sync::{Mutex, Notify, lock};
 use crate::tenure::Cell;
 
-/// What work still gets if its end was noticed only after its deadline, as after a pause of the whole
-/// process.
+/// Minimum time that work gets to end if the end of the term was noticed only after the deadline, for example after a
+/// pause of the whole process.
 pub(super) const LAST_MOMENT: Duration = Duration::from_millis(100);
 
-/// Work that was told to stop and did not is dropped this long before its deadline.
+/// Time before its deadline at which cancelled work is dropped.
 const DROP_EARLY: Duration = Duration::from_millis(250);
 
-/// Watches over one term: ends it when its guard runs out, and acts on work that overruns.
+/// Supervises one term: ends it when its guard expires, and applies the policy to work that exceeds its deadline.
 ///
-/// It counts the handles of the term. The work has ended, and the term is joined, when none is left (S4); a
-/// joined term gets no new handle.
+/// It counts the handles of the term. When none is left, the work has ended and the term is joined (S4). A joined term
+/// gets no new handle.
 pub(crate) struct Watchdog {
     pub(crate) cell: Arc<Cell>,
-    /// By when, from the send time of the last renewal, work must have ended.
+    /// Time from the sending of the last renewal to the instant by which the work must have ended.
     fence: Duration,
     pub(super) policy: Overrun,
     pub(super) state: Mutex<TermEnd>,
-    /// Wakes those that wait until one handle is left.
+    /// Notified when at most one handle is left.
     pub(super) few: Notify,
 }
 
 pub(super) struct TermEnd {
-    /// Set once the term was told to stop.
+    /// Set once the work was cancelled.
     pub(super) deadline: Option<LocalTime>,
-    /// Counted handles; the first is that of the [`Term`](crate::Term).
+    /// Number of counted handles. The first is that of the [`Term`](crate::Term).
     pub(super) handles: usize,
-    /// Where to report that the work has ended.
+    /// Receiver of the report that the work has ended.
     link: Option<Link>,
     pub(super) overrun: bool,
 }
 
 impl Watchdog {
-    /// Begins to watch; on a simulated clock the driver alone calls.
+    /// Starts to supervise a term. On a simulated clock only the driver calls the watchdog.
     pub(crate) fn start(cell: Arc<Cell>, fence: Duration, policy: Overrun) -> Arc<Self> {
         let real = cell.clock.is_real();
         let dog = Arc::new(Self {
@@ -72,7 +72,7 @@ impl Watchdog {
         dog
     }
 
-    /// The work was told to stop and has until this instant.
+    /// Records that the work was cancelled and has until this instant.
     pub(crate) fn set_deadline(&self, deadline: LocalTime) {
         lock(&self.state).deadline = Some(deadline);
         if self.cell.clock.is_real() {
@@ -80,7 +80,7 @@ impl Watchdog {
         }
     }
 
-    /// By when the work must have ended, as far as is known now.
+    /// Returns the instant by which the work must have ended, as known now.
     pub(crate) fn deadline(&self) -> LocalTime {
         let set = lock(&self.state).deadline;
         set.unwrap_or_else(|| self.cell.guard().sent().local + self.fence)
@@ -91,7 +91,7 @@ impl Watchdog {
         lock(&self.state).link = Some(link);
     }
 
-    /// Counts one more handle. False if the term is joined.
+    /// Counts one more handle. Returns false if the term is joined.
     pub(crate) fn add_handle(&self) -> bool {
         let mut state = lock(&self.state);
         let joined = state.handles == 0;
@@ -99,13 +99,13 @@ impl Watchdog {
         !joined
     }
 
-    /// A counted handle is gone.
+    /// Records that a counted handle was dropped.
     pub(crate) fn drop_handle(&self) {
         self.count_down(None);
     }
 
-    /// The handle of the [`Term`](crate::Term) is gone: no more work begins, and what has begun must end.
-    /// Returns the number of handles that are left.
+    /// Records that the handle of the [`Term`](crate::Term) was dropped: no new work may begin, and running work must
+    /// end. Returns the number of remaining handles.
     pub(crate) fn drop_term(&self) -> usize {
         self.count_down(Some(Ask::WorkEnding))
     }
@@ -119,7 +119,7 @@ impl Watchdog {
         } else {
             unless_last
         };
-        // Under the lock, so that no other thread reports the end of the work before this report.
+        // Send while holding the lock, so that no other thread reports the end of the work before this report.
         if let (Some(ask), Some(link)) = (ask, &state.link) {
             link.send(ask);
         }
@@ -135,7 +135,7 @@ impl Watchdog {
         left
     }
 
-    /// Whether the work has ended.
+    /// Returns whether the work has ended.
     pub(crate) fn is_joined(&self) -> bool {
         lock(&self.state).handles == 0
     }
@@ -152,11 +152,12 @@ impl Watchdog {
         }
     }
 
-    /// Completes when work that was told to stop has to be dropped: a little before its deadline.
+    /// Completes when cancelled work has to be dropped, a little before its deadline.
     pub(crate) async fn drop_due(&self) {
         self.cell.cancelled().await;
         let told = self.cell.clock.now().local;
-        // The deadline moves: later while the lease is renewed for work that winds down, earlier when it is lost.
+        // The deadline moves later while the lease is renewed for work that is stopping, and earlier when the lease is
+        // lost.
         self.reach(|| drop_at(told, self.deadline())).await;
     }
 
@@ -178,7 +179,7 @@ impl Watchdog {
         }
     }
 
-    /// Acts on work that did not end in time, once.
+    /// Applies the policy to work that did not end in time, once.
     pub(crate) fn overrun(&self) {
         let mut state = lock(&self.state);
         let handles = state.handles;
@@ -199,7 +200,7 @@ impl Watchdog {
             Overrun::Call(act) => {
                 let act = std::panic::AssertUnwindSafe(|| act(&overran));
                 if std::panic::catch_unwind(act).is_err() {
-                    // What it had to end may go on.
+                    // The work that the callback should have ended may continue.
                     abort(&overran.message(handles));
                 }
             }
@@ -213,7 +214,8 @@ impl fmt::Debug for Watchdog {
     }
 }
 
-/// A little before the deadline, and at least three quarters of the time after it was told.
+/// Returns the instant at which to drop the work: a little before the deadline, but not before three quarters of its
+/// time have passed.
 pub(super) fn drop_at(told: LocalTime, deadline: LocalTime) -> LocalTime {
     let time = deadline.since(told);
     told + time.saturating_sub(DROP_EARLY.min(time / 4))

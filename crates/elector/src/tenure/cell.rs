@@ -1,7 +1,7 @@
 //! The state of one term, which several threads read and change.
 //!
-//! The invariants: once a term has ended it never comes back; nobody sees parts of two guards; every hook is
-//! called once.
+//! Invariants: a term that has ended never begins again, no reader sees parts of two guards, and every hook is called
+//! once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,8 +15,7 @@ use crate::sync::{Mutex, MutexGuard, Notify, OnceLock, lock};
 
 type Hook = Box<dyn FnOnce(&StopReason) + Send>;
 
-/// The state of one term, shared by the driver (which extends it), the deadline thread (which ends
-/// it) and the work (which asks).
+/// The state of one term. The driver extends the term, the deadline thread ends it, and the work reads it.
 pub(crate) struct Cell {
     pub(crate) lock: Arc<str>,
     pub(crate) identity: Arc<str>,
@@ -25,7 +24,7 @@ pub(crate) struct Cell {
     pub(crate) transitions: u32,
     /// The id of the process that won the term.
     pub(super) process: u32,
-    /// Always replaced as a whole, so nobody sees parts of two guards.
+    /// Always replaced as a whole, so that no reader sees parts of two guards.
     guard: Mutex<Guard>,
     pub(super) ended: OnceLock<StopReason>,
     pub(super) bell: Notify,
@@ -92,13 +91,13 @@ impl Cell {
         }
     }
 
-    /// Ends the term; true for the one call that did.
+    /// Ends the term. Returns true only for the call that ended it.
     pub(crate) fn end(&self, reason: StopReason) -> bool {
         if self.ended.set(reason).is_err() {
             return false;
         }
         if self.clock.is_real() {
-            // What is left is now the time until the overrun.
+            // The remaining time is now that until the deadline of the work.
             deadline::look_again();
         }
         self.bell.notify_waiters();
@@ -109,7 +108,7 @@ impl Cell {
         true
     }
 
-    /// Calls a hook. Its panic is its own: the thread that ends the term serves other elections too.
+    /// Calls a hook. A panic is caught, because the thread that ends the term serves other elections too.
     fn call(&self, hook: Hook, reason: &StopReason) {
         let call = std::panic::AssertUnwindSafe(|| hook(reason));
         if std::panic::catch_unwind(call).is_err() {
@@ -119,10 +118,10 @@ impl Cell {
 
     pub(super) fn at_end(&self, hook: Hook) {
         let mut hooks = self.hooks();
-        // Under the lock: `end` sets the reason before it takes the hooks, so none is forgotten.
+        // Check while holding the lock. `end` sets the reason before it takes the hooks, so none is missed.
         match self.ended.get() {
             None => {
-                // The driver's own, and hardly ever another.
+                // Usually there is only the hook of the driver.
                 hooks.reserve_exact(1);
                 hooks.push(hook);
             }

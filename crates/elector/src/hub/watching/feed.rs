@@ -57,7 +57,7 @@ pub(in crate::hub) enum FeedEvent {
         revision: ResourceVersion,
         names: HashSet<String>,
     },
-    /// ChangeLines may be missed from now on, until `Synced`.
+    /// Changes may be missed from now on, until `Synced`.
     Down { error: kube::Error },
 }
 
@@ -158,7 +158,7 @@ impl Source {
         }
     }
 
-    /// Passes on the events of a watch until it ends, and returns whether there was any. ChangeLines that have already
+    /// Passes on the events of a watch until it ends, and returns whether there was any. Changes that have already
     /// arrived are passed on together. The caller must pass on those after the last batch.
     async fn read(
         &self,

@@ -36,9 +36,9 @@ pub(super) enum Delivery {
     Object(WatchedObject),
     /// The object does not exist, as of this revision.
     Absent(ResourceVersion),
-    /// ChangeLines are delivered from now on. The existing state was delivered before, as of this revision.
+    /// Changes are delivered from now on. The existing state was delivered before, as of this revision.
     Up(ResourceVersion),
-    /// ChangeLines are not delivered. The reason is for a warning. It is missing if watching is not permitted, because a
+    /// Changes are not delivered. The reason is for a warning. It is missing if watching is not permitted, because a
     /// candidate with only get, create and update permissions polls, which needs no warning.
     Down(Option<Arc<str>>),
 }
@@ -269,7 +269,7 @@ impl Watches {
                 match (forbidden, said) {
                     (true, true) => tracing::debug!(error, "{what}; still polling"),
                     (true, false) => tracing::warn!(error, "{what}; polling instead"),
-                    // Each election logs it as its own trouble.
+                    // Each election logs the failure itself.
                     (false, _) => tracing::debug!(error, "{what}; polling until the watch works"),
                 }
                 let text: Option<Arc<str>> =
