@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fence::{FencingToken, ResourceVersion};
+use crate::incarnation::Incarnation;
 use crate::mark::Mark;
 use crate::record::Record;
 use crate::time::WallTime;
@@ -35,6 +36,9 @@ pub struct Observation {
     /// Mark of the last write by an elector that writes marks, if there was one. It belongs to this record, or to an
     /// earlier record that another writer has replaced since.
     pub mark: Option<Mark>,
+    /// Description of an incarnation on the object, if there is one. Other writers keep it, so it may belong to an
+    /// earlier term; see [`incarnation`](Self::incarnation).
+    pub described: Option<Arc<Incarnation>>,
     /// Requests of operators to this election, from annotations of the object.
     pub orders: Orders,
 }
@@ -44,6 +48,13 @@ impl Observation {
     pub fn is_marked(&self) -> bool {
         let own = Mark::of(&self.record);
         !self.unreadable && self.mark.is_some_and(|mark| mark.is(&own))
+    }
+
+    /// Returns the incarnation that holds the lock, if the object describes it. The description must name the term of
+    /// the record, and the mark must name the record, so that no other incarnation can have a valid guard.
+    pub fn incarnation(&self) -> Option<&Arc<Incarnation>> {
+        let described = self.described.as_ref()?;
+        (self.is_marked() && described.holds(&self.record)).then_some(described)
     }
 }
 
@@ -138,6 +149,9 @@ pub enum Input {
     Expired(FencingToken),
     /// Gives up the current term, if there is one, and does not campaign for this long.
     StepDown(Duration),
+    /// The incarnation that this version [describes](Observation::incarnation) is proved dead: all of its processes have
+    /// ended. Send it again for every later version that describes the same incarnation.
+    Dead(Version),
     /// Stops the work, releases the lock and finishes.
     Shutdown,
 }

@@ -18,8 +18,10 @@
 #![forbid(unsafe_code)]
 
 pub mod command;
+pub mod death;
 pub mod fence;
 pub mod guard;
+pub mod incarnation;
 pub mod input;
 pub mod machine;
 pub mod mark;
@@ -40,12 +42,13 @@ pub mod undertaker;
 pub use command::{Command, StopReason, WriteKind};
 pub use fence::{FencingToken, ResourceVersion};
 pub use guard::Guard;
+pub use incarnation::{Container, Incarnation, Place, Process};
 pub use input::{Input, Observation, Orders, Outcome, Source, StepDownOrder, Version};
 pub use machine::{Config, Election, Phase};
 pub use mark::Mark;
 #[cfg(feature = "_mutants")]
 #[doc(hidden)]
-pub use mutant::{LifeMutant, Mutant, PairMutant, ShardMutant, SlotMutant};
+pub use mutant::{DeathMutant, LifeMutant, Mutant, PairMutant, ShardMutant, SlotMutant};
 pub use random::Random;
 pub use record::Record;
 pub use time::{LocalTime, Now, WallTime};

@@ -129,6 +129,14 @@ mutants! {
     ForgetAttempts = "unknown outcomes forgotten",
     /// Work whose future was dropped counts as ended, although parts of it still run.
     DroppedIsEnded = "dropped future counts as ended",
+    /// A proof of death counts for every version, not only for the one that it names.
+    ProofOfAnyVersion = "proof: version not compared",
+    /// A proof of death counts for a record whose holder is not described.
+    ProofOfAnybody = "proof: holder without a description",
+    /// A description counts for every term of the same identity.
+    ProofByIdentity = "proof: description bound to the identity only",
+    /// A proof of death has no effect.
+    ProofIgnored = "proof: ignored",
 }
 
 mutants! {
@@ -157,6 +165,25 @@ mutants! {
     AnyRecord = "life: record of another emptied",
     /// A process campaigns without having read its own pod.
     UnverifiedStart = "life: own pod not verified at start",
+}
+
+mutants! {
+    /// One seeded bug of the decision whether an incarnation is dead.
+    DeathMutant, pub DeathRules:
+    /// The start time of a process is not compared, so an earlier process with a reused pid counts.
+    PidAlone = "death: start time not compared",
+    /// The boot of a process is not compared.
+    AnyBoot = "death: boot not compared",
+    /// A new boot of any machine counts.
+    AnyMachine = "death: machine not compared",
+    /// The end of one of several processes is enough.
+    OneProcess = "death: one process is enough",
+    /// The end of an earlier run of the container counts.
+    AnyRun = "death: run of the container not compared",
+    /// The end of another container of the pod counts.
+    AnyContainer = "death: container not compared",
+    /// A pod object that no longer exists counts as a dead pod.
+    GoneIsDead = "death: pod that is gone is dead",
 }
 
 mutants! {

@@ -70,6 +70,10 @@ impl Pair {
             (Some(first), Some(second)) => Some(first.both(second)),
             (first, second) => first.or(second),
         };
+        // A proof replaces both objects, so both must describe the same incarnation.
+        seen.described = seen
+            .described
+            .filter(|described| second.described.as_ref() == Some(described));
         seen.orders = either(seen.orders, &second.orders, &seen.record);
         seen
     }
@@ -348,6 +352,7 @@ mod tests {
             fingerprint: revision.len() as u64,
             unreadable: false,
             mark: None,
+            described: None,
             orders: Orders::default(),
         }
     }

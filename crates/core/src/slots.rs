@@ -219,6 +219,7 @@ mod tests {
             fingerprint: renewed.unsigned_abs(),
             unreadable: false,
             mark: None,
+            described: None,
             orders: Orders::default(),
         }
     }

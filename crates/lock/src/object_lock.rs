@@ -268,6 +268,7 @@ impl Part {
             unreadable: stored.unreadable.is_some(),
             record: stored.record,
             mark,
+            described: None,
             orders,
         };
         Some((observation, warnings))

@@ -103,6 +103,7 @@ pub(crate) fn snapshot(name: &ObjectName, text: &str, base: Option<&Snapshot>) -
     let observation = Observation {
         version,
         mark: marked.then(|| Mark::of(&record)),
+        described: None,
         record,
         fingerprint: fingerprint(&spec.text()),
         unreadable: false,

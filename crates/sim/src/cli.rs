@@ -25,7 +25,7 @@ use crate::world::World;
 const USAGE: &str = "\
 usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--no-mutants] [--no-model]
        cargo xtask sim --stack [--seconds N] [--seeds N] [--from SEED] [--threads N]
-       cargo xtask sim --seed S [--pair | --mixed | --coordinated | --life | --shards | --slots | [--stack] [--mutant TEXT]]
+       cargo xtask sim --seed S [--pair | --mixed | --coordinated | --proofs | --life | --shards | --slots | [--stack] [--mutant TEXT]]
                                         replay one seed and print its last events
 
   --seconds N    run for about N seconds of real time [default: 60]
@@ -38,6 +38,7 @@ usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--
   --pair         replay a migration through a lock in two objects
   --mixed        replay a fleet of client-go and tenure
   --coordinated  replay a coordinated election
+  --proofs       replay candidates that prove holders dead
   --life         replay leaders for life and their pods
   --shards       replay a shard group whose number of shards changes
   --slots        replay a semaphore whose number of slots changes
@@ -80,6 +81,8 @@ pub struct Options {
     pub mixed: bool,
     /// Replay a coordinated election.
     pub coordinated: bool,
+    /// Replay candidates that prove holders dead.
+    pub proofs: bool,
     /// Replay leaders for life.
     pub life: bool,
     /// Replay a shard group.
@@ -104,6 +107,7 @@ impl Default for Options {
             pair: false,
             mixed: false,
             coordinated: false,
+            proofs: false,
             life: false,
             shards: false,
             slots: false,
@@ -121,6 +125,7 @@ impl Options {
             Self {
                 coordinated: true, ..
             } => Kind::Coordinated(None),
+            Self { proofs: true, .. } => Kind::Proofs(None),
             Self { life: true, .. } => Kind::Life,
             Self { shards: true, .. } => Kind::Shards,
             Self { slots: true, .. } => Kind::Slots,
@@ -161,6 +166,7 @@ impl Options {
                 "--pair" => options.pair = true,
                 "--mixed" => options.mixed = true,
                 "--coordinated" => options.coordinated = true,
+                "--proofs" => options.proofs = true,
                 "--life" => options.life = true,
                 "--shards" => options.shards = true,
                 "--slots" => options.slots = true,
@@ -245,6 +251,8 @@ pub fn run(options: &Options) -> bool {
         few,
         limit / 10,
     );
+    let proofs = Kind::Proofs(None);
+    well &= simulate("proofs of death", proofs, options, seeds, limit / 10);
     well &= simulate("leaders for life", Kind::Life, options, seeds, limit / 10);
     well &= simulate(SHARDS, Kind::Shards, options, seeds, limit / 10);
     well &= simulate(SLOTS, Kind::Slots, options, seeds, limit / 10);
@@ -309,6 +317,7 @@ fn with(kind: Kind) -> &'static str {
         Kind::Pair => " --pair",
         Kind::Mixed(_) => " --mixed",
         Kind::Coordinated(_) => " --coordinated",
+        Kind::Proofs(_) => " --proofs",
         Kind::Life => " --life",
         Kind::Shards => " --shards",
         Kind::Slots => " --slots",

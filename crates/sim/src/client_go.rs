@@ -132,6 +132,7 @@ impl ClientGo {
             | Input::Listed(_)
             | Input::Observed(..)
             | Input::Absent(..)
+            | Input::Dead(_)
             | Input::Expired(_) => {}
         }
         if let Some((id, _, expires)) = self.call

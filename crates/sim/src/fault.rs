@@ -19,6 +19,11 @@ macro_rules! faults {
                 match self { $(Self::$name => $text,)* }
             }
 
+            /// Returns whether the fault affects runs with proofs of death only.
+            pub const fn is_of_proofs(self) -> bool {
+                self as u8 >= Self::Reboot as u8 && !self.is_for_life()
+            }
+
             /// Returns whether the fault affects leaders for life only.
             pub const fn is_for_life(self) -> bool {
                 self as u8 >= Self::PodDeleted as u8
@@ -120,6 +125,24 @@ faults! {
     Restore = "restore, revision back",
     /// The store is restored from a backup, and its revision jumps ahead.
     RestoreBumped = "restore, revision ahead",
+    /// Proofs: the machine of a process crashes and boots again.
+    Reboot = "machine rebooted",
+    /// Proofs: another process that had the holder's pid has ended.
+    EvidenceReusedPid = "evidence of a reused pid",
+    /// Proofs: a process of another boot with the holder's pid and start time has ended.
+    EvidenceOtherBoot = "evidence of another boot",
+    /// Proofs: one of the holder's processes is stopped, and another one has ended.
+    EvidenceOneProcess = "evidence of one of two processes",
+    /// Proofs: an earlier run of the holder's container has ended.
+    EvidenceOldRun = "evidence of an earlier run",
+    /// Proofs: another container of the holder's pod has ended.
+    EvidenceOtherContainer = "evidence of another container",
+    /// Proofs: the object of the holder's pod was deleted by force, and its processes still run.
+    EvidencePodGone = "evidence of a deleted pod",
+    /// Proofs: a proof names an earlier version, whose holder has ended.
+    ProofOfOldVersion = "proof of an earlier version",
+    /// Proofs: a proof names a version whose holder is not described.
+    ProofOfUndescribed = "proof of an undescribed holder",
     /// For life: the processes of a pod end, and the pod is deleted.
     PodDeleted = "pod deleted",
     /// For life: a pod is deleted while its processes still run without a network.

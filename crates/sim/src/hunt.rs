@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::{LifeMutant, Mutant, PairMutant, ShardMutant, SlotMutant};
+use tenure_core::{DeathMutant, LifeMutant, Mutant, PairMutant, ShardMutant, SlotMutant};
 
 use crate::invariants::Invariant;
 use crate::machine::Kind;
@@ -53,6 +53,11 @@ pub fn quarry() -> Vec<Quarry> {
             .map(|mutant| (mutant.name(), Kind::PairMutant(*mutant))),
     );
     all.extend(
+        DeathMutant::ALL
+            .iter()
+            .map(|mutant| (mutant.name(), Kind::DeathMutant(*mutant))),
+    );
+    all.extend(
         LifeMutant::ALL
             .iter()
             .map(|mutant| (mutant.name(), Kind::LifeMutant(*mutant))),
@@ -83,6 +88,10 @@ fn kind_of(mutant: Mutant) -> Kind {
         Mutant::AssignedAtOnce | Mutant::KeepTransitions | Mutant::TakeUnassigned => {
             Kind::Coordinated(Some(mutant))
         }
+        Mutant::ProofOfAnyVersion
+        | Mutant::ProofOfAnybody
+        | Mutant::ProofByIdentity
+        | Mutant::ProofIgnored => Kind::Proofs(Some(mutant)),
         Mutant::IgnoreOldList => Kind::RestoreMutant(mutant),
         Mutant::ObeyEarlier => Kind::EditMutant(mutant),
         mutant => Kind::Mutant(mutant),

@@ -1,6 +1,6 @@
 //! The election code of a node: the real core, or client-go's control flow as a reference.
 
-use tenure_core::{Command, Config, Election, Input, LocalTime, Now};
+use tenure_core::{Command, Config, Election, Input, LocalTime, Now, Version};
 
 use crate::client_go::ClientGo;
 
@@ -42,6 +42,10 @@ pub enum Kind {
     RestoreMutant(tenure_core::Mutant),
     /// The core with one seeded bug, on an object that people edit while orders stay on it.
     EditMutant(tenure_core::Mutant),
+    /// The core, optionally with one seeded bug, with proofs that holders are dead.
+    Proofs(Option<tenure_core::Mutant>),
+    /// The same with one seeded bug in the decision whether an incarnation is dead.
+    DeathMutant(tenure_core::DeathMutant),
     /// Leaders for life, their pods, and the candidates that free the locks of deleted pods.
     Life,
     /// The same with one seeded bug in the decision whether a pod is gone.
@@ -67,6 +71,8 @@ impl Machine {
             Kind::Core
             | Kind::Mixed(None)
             | Kind::Coordinated(None)
+            | Kind::Proofs(None)
+            | Kind::DeathMutant(_)
             | Kind::StoppedClock
             | Kind::BlindServer
             | Kind::Pair
@@ -83,6 +89,7 @@ impl Machine {
             | Kind::RestoreMutant(mutant)
             | Kind::EditMutant(mutant)
             | Kind::Mixed(Some(mutant))
+            | Kind::Proofs(Some(mutant))
             | Kind::Coordinated(Some(mutant)) => {
                 let mut election = Election::new(config);
                 election.mutate(mutant);
@@ -104,6 +111,16 @@ impl Machine {
                 assert!(election.token().is_none(), "S5: an assertion for this test");
                 commands
             }
+        }
+    }
+
+    /// Returns the version that the candidate knows, unless it runs client-go.
+    pub(crate) fn version(&self) -> Option<&Version> {
+        match self {
+            Self::Core(election) => election.version(),
+            Self::ClientGo(_) => None,
+            #[cfg(test)]
+            Self::Panics(election) => election.version(),
         }
     }
 

@@ -535,6 +535,7 @@ impl Elections {
         let seen = Observation {
             version: version.clone(),
             mark: Some(Mark::of(&record)),
+            described: None,
             record,
             fingerprint: state.revision,
             unreadable: false,

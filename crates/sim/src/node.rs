@@ -1,11 +1,13 @@
 //! The process of a candidate: its clock, its election, its work and its connections.
 
-use tenure_core::{Guard, Input, LocalTime, Source};
+use tenure_core::death::Evidence;
+use tenure_core::{Guard, Input, LocalTime, Place, Source, Version};
 
 use crate::clock::Clock;
 use crate::invariants::s5_no_foreign_writes::Sights;
 use crate::machine::Machine;
 use crate::register::Object;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// A message for a node, kept while the node cannot run.
@@ -15,6 +17,8 @@ pub(crate) enum Letter {
     Shown(Source, Rc<Object>),
     /// The object does not exist.
     Gone(Source, Option<u64>),
+    /// Evidence that something has ended.
+    Evidence(Evidence),
     /// Any other input.
     Other(Input),
 }
@@ -26,7 +30,7 @@ impl Letter {
             Self::Shown(Source::Read(id), _)
             | Self::Gone(Source::Read(id), _)
             | Self::Other(Input::ReadFailed(id) | Input::Written(id, _)) => Some(*id),
-            Self::Shown(..) | Self::Gone(..) | Self::Other(_) => None,
+            Self::Shown(..) | Self::Gone(..) | Self::Evidence(_) | Self::Other(_) => None,
         }
     }
 }
@@ -78,6 +82,12 @@ pub(crate) struct Node {
     pub(crate) leaving: bool,
     /// A term has begun since it last tried to acquire the lock.
     pub(crate) has_led: bool,
+    /// Where it runs, if it describes itself in the lock object.
+    pub(crate) place: Option<Rc<Place>>,
+    /// The last evidence that it received.
+    pub(crate) evidence: VecDeque<Evidence>,
+    /// The version whose holder it has last proved dead.
+    pub(crate) proved: Option<Version>,
 }
 
 impl Node {
@@ -106,6 +116,9 @@ impl Node {
             sits_out_until: 0,
             leaving: false,
             has_led: false,
+            place: None,
+            evidence: VecDeque::new(),
+            proved: None,
         }
     }
 

@@ -61,6 +61,8 @@ pub struct Plan {
     pub client_go: Vec<bool>,
     /// Whether all incarnations share one name.
     pub one_name: bool,
+    /// Which candidates describe themselves and use proofs that holders are dead.
+    pub proves: Vec<bool>,
     /// Whether responses still reach the election after the request timed out.
     pub late_answers: bool,
     /// The kinds of faults that may occur.
@@ -133,6 +135,18 @@ const NEMESIS: &[Fault] = &[
     Fault::WorkEnds,
     Fault::StepDown,
     Fault::Shutdown,
+];
+
+const PROOFS: &[Fault] = &[
+    Fault::Reboot,
+    Fault::EvidenceReusedPid,
+    Fault::EvidenceOtherBoot,
+    Fault::EvidenceOneProcess,
+    Fault::EvidenceOldRun,
+    Fault::EvidenceOtherContainer,
+    Fault::EvidencePodGone,
+    Fault::ProofOfOldVersion,
+    Fault::ProofOfUndescribed,
 ];
 
 const SWITCHES: &[Fault] = &[
@@ -218,6 +232,7 @@ impl Plan {
             skew: *rng.pick(SKEWS),
             client_go: vec![false; nodes],
             one_name,
+            proves: vec![false; nodes],
             late_answers: rng.percent(60),
             faults,
             request_faults: *rng.pick(&[50_000, 200_000, 400_000, 700_000]),
@@ -280,6 +295,30 @@ impl Plan {
         self.faults.add(Fault::HumanGarbage);
     }
 
+    /// Changes the plan to an election whose candidates learn that holders are dead. Some candidates neither describe
+    /// themselves nor use proofs, like older versions.
+    pub fn prove(&mut self, rng: &mut Rng) {
+        self.keep_outsiders_away();
+        self.coordinated = false;
+        self.faults.remove(Fault::Preferred);
+        self.one_name = rng.percent(30);
+        let all = rng.percent(50);
+        for i in 0..self.nodes {
+            self.proves[i] = all || i == 0 || rng.percent(60);
+        }
+        self.faults.add(Fault::Crash);
+        for fault in PROOFS {
+            if rng.percent(50) {
+                self.faults.add(*fault);
+            }
+        }
+    }
+
+    /// Returns whether candidates learn that holders are dead.
+    pub fn has_proofs(&self) -> bool {
+        self.proves.contains(&true)
+    }
+
     fn keep_outsiders_away(&mut self) {
         self.outsiders = Outsiders::None;
         for fault in [HUMANS, &[Fault::Restore, Fault::RestoreBumped]].concat() {
@@ -305,7 +344,7 @@ impl Plan {
     /// Returns the kinds of faults that are not tied to a request.
     pub fn nemesis_kinds(&self) -> Vec<Fault> {
         let others = [Fault::Restore, Fault::RestoreBumped, Fault::Preferred];
-        let others = [HUMANS, &others].concat();
+        let others = [HUMANS, PROOFS, &others].concat();
         [enabled(NEMESIS, self.faults), enabled(&others, self.faults)].concat()
     }
 

@@ -4,7 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tenure_core::{
-    LocalTime, Mark, Observation, Orders, Record, ResourceVersion, Version, WriteKind,
+    Incarnation, LocalTime, Mark, Observation, Orders, Place, Record, ResourceVersion, Version,
+    WriteKind,
 };
 
 /// One version of the object.
@@ -48,6 +49,8 @@ pub struct Register {
     mark: Option<Mark>,
     /// The incarnation of that write.
     marked_by: Option<u64>,
+    /// The description of the last holder that wrote one. Other writers keep it.
+    described: Option<Arc<Incarnation>>,
     /// A write is applied regardless of the version that it names, as without compare-and-set.
     pub blind: bool,
 }
@@ -84,14 +87,14 @@ impl Register {
             .position(|object| object.revision == revision)
     }
 
-    /// Executes a write of an elector, with or without a mark.
+    /// Executes a write of an elector, with or without a mark and a description of the holder.
     pub fn write(
         &mut self,
-        author: u64,
-        sent: LocalTime,
+        (author, sent): (u64, LocalTime),
         kind: &WriteKind,
         record: &Record,
         marks: bool,
+        place: Option<&Place>,
     ) -> Applied {
         let fits = match (kind.base(), &self.current) {
             (None, None) => true,
@@ -105,6 +108,10 @@ impl Register {
         if marks {
             self.mark = Some(Mark::of(record));
             self.marked_by = Some(author);
+        }
+        if let Some(place) = place {
+            let described = Incarnation::of(record, place.clone());
+            self.described = (!record.is_free()).then(|| described.into());
         }
         let wins = matches!(kind, WriteKind::Create | WriteKind::Acquire(_));
         self.terms += u64::from(wins);
@@ -160,6 +167,7 @@ impl Register {
         self.orders = Orders::default();
         self.mark = None;
         self.marked_by = None;
+        self.described = None;
         self.revision += 1;
         self.revision
     }
@@ -170,6 +178,7 @@ impl Register {
         self.orders = old.seen.orders.clone();
         self.mark = old.seen.mark;
         self.marked_by = old.marked_by;
+        self.described = old.seen.described.clone();
         if bump == 0 {
             self.revision = old.revision;
             self.current = Some(old.clone());
@@ -210,6 +219,7 @@ impl Register {
                 fingerprint,
                 unreadable,
                 mark: self.mark,
+                described: self.described.clone(),
                 orders: self.orders.clone(),
             },
             revision: self.revision,

@@ -27,7 +27,7 @@ fn invariants_hold_for_a_few_hundred_seeds() {
     assert!(total.totals.refused > 0, "no stale effect was rejected");
     let unused: Vec<_> = Fault::ALL
         .iter()
-        .filter(|f| total.totals.faults.of(**f) == 0 && !f.is_for_life())
+        .filter(|f| total.totals.faults.of(**f) == 0 && !f.is_for_life() && !f.is_of_proofs())
         .collect();
     assert!(unused.is_empty(), "never injected: {unused:?}");
 }
@@ -82,6 +82,33 @@ fn invariants_hold_for_mixed_fleets_and_coordinated_elections() {
         // The run must not succeed because nothing happened.
         assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
     }
+}
+
+#[test]
+fn invariants_hold_with_proofs_that_holders_are_dead() {
+    let total = sweep(Kind::Proofs(None), 0, 400, 2, || false, |_| {});
+    let (seed, text) = total
+        .violations
+        .first()
+        .map(|(seed, v)| (*seed, format!("{}: {}", v.invariant, v.text)))
+        .unwrap_or_default();
+    assert!(
+        total.violations.is_empty(),
+        "{text}\nreplay: cargo xtask sim --proofs --seed {seed}"
+    );
+    assert_eq!(total.unequal, [0; 0], "equal seeds give equal runs");
+    // The run must not succeed because nothing happened.
+    assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
+    assert!(
+        total.totals.proofs > 1_000,
+        "{} proofs",
+        total.totals.proofs
+    );
+    let unused: Vec<_> = Fault::ALL
+        .iter()
+        .filter(|f| f.is_of_proofs() && total.totals.faults.of(**f) == 0)
+        .collect();
+    assert!(unused.is_empty(), "never injected: {unused:?}");
 }
 
 #[test]

@@ -11,6 +11,8 @@ pub struct Totals {
     pub faults: FaultCounts,
     /// Terms that began.
     pub terms: u64,
+    /// Holders that a candidate proved dead.
+    pub proofs: u64,
     /// Steps of elections.
     pub steps: u64,
     /// Longest time during which two guards were valid together although S1 was guaranteed, in nanoseconds.
@@ -31,6 +33,7 @@ impl Totals {
         self.simulated += other.simulated;
         self.faults += &other.faults;
         self.terms += other.terms;
+        self.proofs += other.proofs;
         self.steps += other.steps;
         self.longest_overlap = self.longest_overlap.max(other.longest_overlap);
         self.wild_overlap = self.wild_overlap.max(other.wild_overlap);

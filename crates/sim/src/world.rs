@@ -8,6 +8,7 @@ mod controller;
 mod event;
 mod nemesis;
 mod network;
+mod proofs;
 mod work;
 
 use std::cmp::Reverse;
@@ -72,6 +73,8 @@ pub struct World {
     tokens: TokenOrder,
     store: FencedStore,
     controller: Controller,
+    /// Number of the current boot of each machine.
+    boots: BTreeMap<usize, u64>,
     /// For each incarnation, the last of its terms that an operator ordered to end, as a number in the order of the store.
     ordered: BTreeMap<u64, u64>,
     /// The revision before the last pause of a run with restores.
@@ -113,6 +116,7 @@ impl World {
             Kind::Coordinated(_) => plan.coordinate(&mut rng),
             Kind::RestoreMutant(_) => plan.restore(),
             Kind::EditMutant(_) => plan.edit(),
+            Kind::Proofs(_) | Kind::DeathMutant(_) => plan.prove(&mut rng),
             _ => {}
         }
         let mut world = Self {
@@ -135,6 +139,7 @@ impl World {
             tokens: TokenOrder::default(),
             store: FencedStore::default(),
             controller: Controller::default(),
+            boots: BTreeMap::new(),
             ordered: BTreeMap::new(),
             before_pause: None,
             traced,
@@ -218,12 +223,14 @@ impl World {
         let machine = Machine::new(self.kind, config, foreign);
         Node {
             foreign,
+            place: self.place(i),
             ..Node::new(machine, clock, self.incarnations, identity)
         }
     }
 
     fn launch(&mut self, i: usize) {
         self.step(i, Letter::Other(Input::Start));
+        self.learn_own_boot(i);
         let incarnation = self.nodes[i].incarnation;
         if self.plan.coordinated {
             let delay = self.one_way();
@@ -256,6 +263,7 @@ impl World {
     }
 
     pub(crate) fn crash(&mut self, i: usize) {
+        self.report_end(i);
         let node = &mut self.nodes[i];
         node.alive = false;
         node.guard = None;
@@ -422,6 +430,10 @@ impl World {
                 let revision = revision.map(|r| ResourceVersion::new(r.to_string()));
                 Input::Absent(source, revision)
             }
+            Letter::Evidence(evidence) => {
+                self.nodes[i].note_evidence(evidence);
+                Input::Tick
+            }
             Letter::Other(input) => {
                 if let Input::Written(_, Outcome::Applied(version)) = &input {
                     let revision = version.revision.as_str().parse().unwrap_or_default();
@@ -458,6 +470,7 @@ impl World {
             self.violate(Invariant::L1, text);
         }
         self.schedule_tick(i);
+        self.prove(i);
     }
 
     fn schedule_tick(&mut self, i: usize) {

@@ -179,6 +179,11 @@ impl Election {
                 if ours {
                     hold = LocalTime::default();
                 }
+                let dead = self.dead_since(observation);
+                if dead.is_some() {
+                    // The mark names the dead holder, so no other term can be live.
+                    hold = LocalTime::default();
+                }
                 // A released term is available to every candidate, including its former holder.
                 if ours && !record.is_free() {
                     seen.since
@@ -198,7 +203,7 @@ impl Election {
                     };
                     seen.since + seen.delay + courtesy
                 } else {
-                    expiry + seen.delay
+                    dead.map_or(expiry, |since| since.min(expiry)) + seen.delay
                 }
             }
         };

@@ -17,6 +17,7 @@
 //! | `follow.rs` | when a follower may try to win, and when it polls |
 //! | `lead.rs` | renewals, and detection of the end of the term |
 //! | `stop.rs` | stopping the work, and releasing only after that |
+//! | `proved.rs` | holders that are proved dead, whose lease nobody waits for |
 //! | `life.rs` | terms for life, which outlive processes |
 //! | `rules.rs` | the few rules that a seeded bug changes from within |
 //! | `seeded.rs` | the other seeded bugs, which change the inputs, the state and the commands of a step |
@@ -26,6 +27,7 @@ mod lead;
 mod life;
 mod observe;
 mod orders;
+mod proved;
 mod request;
 mod rules;
 #[cfg(feature = "_mutants")]
@@ -139,6 +141,8 @@ pub struct Election {
     /// The lock is not acquired before this instant, because a term that the object no longer shows may still be live.
     /// The object was deleted, emptied by a writer other than its holder, or assigned to another candidate.
     hold_until: Option<LocalTime>,
+    /// The version whose holder is proved dead, and when the proof arrived. Boxed, because proofs are rare.
+    dead: Option<Box<(Version, LocalTime)>>,
     /// Writes of this incarnation whose result is unknown, or whose record may be in the object.
     attempts: Vec<Attempt>,
     in_flight: Option<InFlight>,
@@ -173,6 +177,7 @@ impl Election {
             listed_back: None,
             passed_over: false,
             hold_until: None,
+            dead: None,
             attempts: Vec::new(),
             in_flight: None,
             next_id: 1,
@@ -253,6 +258,7 @@ impl Election {
                 self.sit_out_until = self.sit_out_until.max(now.local + pause);
                 self.stop(now, StopReason::StepDown, &mut out);
             }
+            Input::Dead(version) => self.holder_died(now, &version),
             Input::Shutdown => {
                 self.shutdown = true;
                 self.stop(now, StopReason::Shutdown, &mut out);

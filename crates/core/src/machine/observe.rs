@@ -238,6 +238,8 @@ impl Election {
             fingerprint: 0,
             unreadable: false,
             mark: Some(Mark::of(&attempt.record)),
+            // Proofs are about other incarnations.
+            described: None,
             orders,
         };
         self.known = Known::Present(Box::new(KnownVersion {

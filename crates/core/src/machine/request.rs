@@ -120,7 +120,8 @@ impl Election {
     /// written by this incarnation, or (for life) it is another incarnation's of ours. Otherwise the term that
     /// its mark names has run out, or is released, and its holder is empty, or it has been observed
     /// unchanged for its lease, or the object does not exist, or (coordinated) it was assigned to us; and
-    /// nobody else holds it for life.
+    /// nobody else holds it for life. Or the version describes its holder, its mark is that holder's, and that
+    /// holder is proved dead.
     pub(super) fn may_replace(&self, now: Now, kind: &WriteKind) -> bool {
         // Duty 8: after a live term of somebody else, not before that has run out.
         let held = self.hold_until.is_some_and(|until| now.local < until);
@@ -136,6 +137,9 @@ impl Election {
                     || self.is_inherited(observation)
                     || (!held && (free || assigned))
                     || (!held && expired && !self.is_held_for_life(observation))
+                    || (self.dead_since(observation).is_some()
+                        && !self.config.coordinated
+                        && !self.is_held_for_life(observation))
             }
             _ => false,
         }

@@ -137,9 +137,12 @@ impl Calm {
                 } else {
                     0
                 };
+                // With a proof that the holder is dead, nobody waits for its lease.
+                let proved = !polls && world.plan.proves.iter().all(|proves| *proves);
+                let wait = if proved { request } else { lease };
                 (
                     Stage::AfterCrash,
-                    lease + looks + request + seconds + 200_000_000,
+                    wait + looks + request + seconds + 200_000_000,
                 )
             }
             Stage::AfterCrash => {

@@ -123,6 +123,7 @@ impl Cluster {
             fingerprint: self.revision,
             unreadable: false,
             mark: Some(tenure_core::Mark::of(record)),
+            described: None,
             orders: Orders::default(),
         }
     }

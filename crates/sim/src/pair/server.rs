@@ -74,6 +74,7 @@ impl Server {
             fingerprint: self.revision,
             unreadable: false,
             mark: Some(Mark::of(record)),
+            described: None,
             orders: Orders::default(),
         };
         self.objects[side as usize] = Some(object.clone());

@@ -107,6 +107,7 @@ impl Server {
             fingerprint: self.revision,
             unreadable: false,
             mark: Some(tenure_core::Mark::of(record)),
+            described: None,
             orders: Orders::default(),
         };
         self.leases.insert(shard, lease);

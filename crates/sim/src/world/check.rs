@@ -94,6 +94,9 @@ impl World {
             None if self.plan.faults.has(Fault::StaleRead) => None,
             None => node.sights.check_create(local),
             Some(version) => self.register.find(version).and_then(|base| {
+                if self.is_dead(i, base) {
+                    return None;
+                }
                 let wins = matches!(kind, WriteKind::Acquire(_));
                 let timing = &self.plan.timings[i];
                 let delay = nanos(timing.lock_delay());

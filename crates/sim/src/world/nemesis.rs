@@ -41,6 +41,7 @@ impl World {
         self.report.totals.faults.count(fault);
         self.trace(|_| format!("n{victim} !! {}", fault.name()));
         self.strike_node(fault, victim);
+        self.strike_proofs(fault);
         self.strike_object(fault);
     }
 

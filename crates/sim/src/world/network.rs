@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use tenure_core::{Input, LocalTime, Outcome, Record, ResourceVersion, Source, WriteKind};
+use tenure_core::{Input, LocalTime, Outcome, Place, Record, ResourceVersion, Source, WriteKind};
 
 use super::{Event, World, present};
 use crate::fault::Fault;
@@ -22,6 +22,8 @@ pub(crate) struct Request {
     /// The sender's local time when it was sent.
     sent: LocalTime,
     write: Option<(WriteKind, Record)>,
+    /// Where the sender runs, if it describes itself.
+    place: Option<Rc<Place>>,
     reply: Reply,
     /// Age of the version with which a read is answered, in versions.
     stale: Option<usize>,
@@ -78,6 +80,7 @@ impl World {
             id,
             sent,
             write,
+            place: self.nodes[i].place.clone(),
             reply: Reply::Answer(self.one_way()),
             stale: None,
         };
@@ -199,9 +202,9 @@ impl World {
             }
             Some((kind, record)) => {
                 let marks = self.marks(node);
-                let applied = self
-                    .register
-                    .write(incarnation, request.sent, kind, record, marks);
+                let author = (incarnation, request.sent);
+                let place = request.place.as_deref();
+                let applied = self.register.write(author, kind, record, marks, place);
                 let outcome = match applied {
                     Applied::Yes(object) => {
                         self.trace(|_| format!("   server: n{node} {id} made {}", object.revision));

@@ -17,6 +17,7 @@ mod instants;
 mod life;
 mod marks;
 mod permitted;
+mod proved;
 mod restored;
 mod same_name;
 mod shown;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use super::{Config, Election};
 use crate::command::{Command, WriteKind};
 use crate::fence::ResourceVersion;
+use crate::incarnation::{Incarnation, Place};
 use crate::input::{Input, Observation, Orders, Outcome, Source, StepDownOrder, Version};
 use crate::mark::Mark;
 use crate::record::Record;
@@ -116,7 +118,7 @@ impl Table {
         }
     }
 
-    /// `read1 bing/3 v7 [renew=N] [tN]`, `watch ...`, `ok2 5`, `refused2`, `unknown2`, and so on.
+    /// `read1 bing/3 v7 [renew=N] [tN]`, `watch ...`, `dead v7`, `ok2 5`, `refused2`, `unknown2`, and so on.
     fn input(&self, what: &str) -> Input {
         let words: Vec<&str> = what.split_whitespace().collect();
         let head = words[0];
@@ -136,7 +138,9 @@ impl Table {
             "watch" => return self.apply_watch_event(Source::Watch, &words[1..]),
             _ => {}
         }
-        if head == "listed" {
+        if head == "dead" {
+            Input::Dead(version(&words[1][1..]))
+        } else if head == "listed" {
             Input::Listed(ResourceVersion::new(&words[1][1..]))
         } else if head == "expired" {
             Input::Expired(words[1].parse().expect("a token"))
@@ -167,7 +171,7 @@ impl Table {
         let mut orders = Orders::default();
         let (mut uid, mut unreadable, mut renew) = (Arc::from("u"), false, None);
         let (mut transitions, mut preferred) = (0, String::new());
-        let mut mark = None;
+        let (mut mark, mut described) = (None, None);
         // `wrote2`: exactly the record of write 2.
         let written = words[0].strip_prefix("wrote").map(|id| {
             let id: u64 = id.parse().expect("a number");
@@ -188,6 +192,7 @@ impl Table {
                     let at = WallTime::from_micros(at.parse().unwrap());
                     mark = Some(Mark::new(holder, Some(at), seconds.parse().unwrap()));
                 }
+                Some(("by", text)) => described = Some(text.to_owned()),
                 _ if *word == "garbage" => unreadable = true,
                 _ if *word == "paused" => orders.paused = true,
                 _ => panic!("unknown word {word:?}"),
@@ -211,6 +216,7 @@ impl Table {
                 ..record
             },
         );
+        let described = described.map(|text| Arc::new(incarnation(&text)));
         let times = record
             .renew_time
             .map_or(0, WallTime::as_micros)
@@ -227,6 +233,7 @@ impl Table {
                 record,
                 unreadable,
                 mark,
+                described,
                 orders,
             },
         )
@@ -308,5 +315,17 @@ fn version(revision: &str) -> Version {
     Version {
         uid: "u".into(),
         revision: ResourceVersion::new(revision.to_owned()),
+    }
+}
+
+/// `a@7t0`: the incarnation that acquired a term as `a`, at this time, with this number of transitions.
+fn incarnation(text: &str) -> Incarnation {
+    let (identity, rest) = text.split_once('@').expect("identity@time");
+    let (time, transitions) = rest.split_once('t').expect("time and transitions");
+    Incarnation {
+        identity: identity.to_owned(),
+        acquire_time: Some(WallTime::from_micros(time.parse().unwrap())),
+        transitions: transitions.parse().unwrap(),
+        place: Place::default(),
     }
 }
