@@ -161,7 +161,7 @@ fn disk_full() {
     );
     assert_eq!(answer.body["reason"], "InsufficientStorage");
     let message = answer.body["message"].as_str().unwrap();
-    let why = "nothing was changed: there is no space left for writes";
+    let why = "nothing was changed: no space left for writes";
     assert!(message.starts_with(why), "{message}");
     let read = |name: &str| {
         let path = format!("/api/v1/namespaces/default/configmaps/{name}");

@@ -43,7 +43,7 @@ pub fn json(bytes: &[u8]) {
             let unknown = !strict::unknown_fields(message, &plain).is_empty();
             assert!(
                 !unknown || !decoded.problems.is_empty(),
-                "an unknown field went unnoticed"
+                "an unknown field was not reported"
             );
         }
         if let Ok(value) = canonicalise(message, decoded.value) {
@@ -91,12 +91,18 @@ pub fn selector(bytes: &[u8]) {
         ("b".to_owned(), String::new()),
     ]);
     if let Ok(selector) = text.parse::<LabelSelector>() {
-        let again: LabelSelector = selector.to_string().parse().expect("our own text parses");
+        let again: LabelSelector = selector
+            .to_string()
+            .parse()
+            .expect("the text form must parse");
         assert_eq!(again, selector, "{text:?}");
         assert_eq!(again.matches(&labels), selector.matches(&labels));
     }
     if let Ok(selector) = text.parse::<FieldSelector>() {
-        let again: FieldSelector = selector.to_string().parse().expect("our own text parses");
+        let again: FieldSelector = selector
+            .to_string()
+            .parse()
+            .expect("the text form must parse");
         let mut terms = (again.terms().to_vec(), selector.terms().to_vec());
         terms
             .0
@@ -135,7 +141,7 @@ pub fn path(bytes: &[u8]) {
         ..
     } = info.attributes().target
     else {
-        panic!("a resource is authorized as one");
+        panic!("a resource path must be authorized as a resource");
     };
     assert_eq!(resource, parts.resource);
     assert_eq!(namespace, parts.namespace);
@@ -143,7 +149,7 @@ pub fn path(bytes: &[u8]) {
     if !parts.name.is_empty() {
         assert_eq!(
             name, parts.name,
-            "a selector does not rename what the path names"
+            "a selector must not replace the name in the path"
         );
     }
 
@@ -194,6 +200,6 @@ fn assert_canonical(message: &'static Message, value: &Value) {
     let text = serde_json::to_vec(value).expect("a JSON value can be written");
     assert!(
         depth(value) > MAX_DEPTH || serde_json::from_slice::<Value>(&text).is_ok(),
-        "what is stored can be read back"
+        "a stored object must parse"
     );
 }

@@ -33,10 +33,10 @@ pub enum PkiError {
     #[error("{0}: {1}")]
     File(String, #[source] io::Error),
     /// A file has unexpected contents.
-    #[error("{0} is not usable: {1}; remove the pki folder to have new certificates made")]
+    #[error("{0} is not usable: {1}; remove the pki folder to create new certificates")]
     Unusable(String, String),
     /// A certificate could not be generated.
-    #[error("cannot make a certificate: {0}")]
+    #[error("cannot create a certificate: {0}")]
     Generate(#[from] rcgen::Error),
     /// A name is neither a DNS name nor an address.
     #[error("{0:?} is neither a DNS name nor an IP address")]
@@ -425,11 +425,17 @@ mod tests {
         let server = || read_identity(folder, "server").unwrap().unwrap();
         let first = Pki::load_or_generate(folder, &[]).unwrap();
         Pki::renew(folder, &["new.example".into()]).unwrap();
-        assert!(server() == first.server, "it does not expire soon");
+        assert!(
+            server() == first.server,
+            "the certificate does not expire soon"
+        );
         let other = short_lived(&Authority::generate().unwrap(), 2);
         write_identity(folder, "server", &other).unwrap();
         Pki::renew(folder, &[]).unwrap();
-        assert!(server() == other, "the operator brought it");
+        assert!(
+            server() == other,
+            "another authority issued the certificate"
+        );
         let own = Authority::new(read_identity(folder, "ca").unwrap().unwrap()).unwrap();
         let expiring = short_lived(&own, 2);
         write_identity(folder, "server", &expiring).unwrap();

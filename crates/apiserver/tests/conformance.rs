@@ -31,7 +31,7 @@ async fn recorded_conversations_replay_without_a_hard_difference() {
     assert_eq!(names.len(), 65);
     let only = std::env::var("CASE").unwrap_or_default();
     names.retain(|name| name.contains(&only));
-    assert!(!names.is_empty(), "there is no CASE {only:?}");
+    assert!(!names.is_empty(), "no case is named {only:?}");
     let mut failed = Vec::new();
     for (index, name) in names.iter().enumerate() {
         let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).expect("case");

@@ -123,7 +123,7 @@ impl Set {
         if !self.nodes.contains_key(first) {
             self.nodes.insert(first.clone(), Node::default());
         }
-        let node = self.nodes.get_mut(first).expect("inserted just now");
+        let node = self.nodes.get_mut(first).expect("just inserted");
         if rest.is_empty() {
             node.member = true;
         } else {

@@ -256,7 +256,7 @@ fn a_renewal_by_the_only_owner_changes_the_time_alone() {
     assert_eq!(short("n", &second), None, "another writer");
     assert_eq!(short("m", &first), None, "nothing changed");
     let more = json!({"spec": {"holderIdentity": "a", "leaseTransitions": 1}});
-    assert_eq!(short("m", &more), None, "a field more and one less");
+    assert_eq!(short("m", &more), None, "one field added and one removed");
     play.update("m", second);
     play.update("n", lease("b", "2026-01-01T00:00:10.000000Z"));
 }
@@ -278,10 +278,10 @@ fn who_states_the_same_fields_again_keeps_them() {
     }
     let less = json!({"metadata": {"name": "n"}, "data": {"x": "2"}});
     play.apply("a", less.clone(), false).expect("applied");
-    assert_eq!((&play.object, play.shortcuts), (&less, 3), "fields less");
+    assert_eq!((&play.object, play.shortcuts), (&less, 3), "fewer fields");
     let more = json!({"metadata": {"name": "n"}, "data": {"x": "2", "z": "1"}});
     play.apply("a", more.clone(), false).expect("applied");
-    assert_eq!((&play.object, play.shortcuts), (&more, 3), "a field more");
+    assert_eq!((&play.object, play.shortcuts), (&more, 3), "one more field");
     play.apply("b", json!({"data": {"z": "1"}}), false)
         .expect("shared");
     play.apply("a", more, false).expect("applied");

@@ -78,11 +78,10 @@ pub(crate) struct Counts {
 
 impl Counts {
     pub(crate) fn register(&self, registry: &mut Registry) {
-        let help = "Audit events that were generated";
+        let help = "Generated audit events";
         registry.register("apiserver_audit_event", help, self.events.clone());
         let label = ("plugin".into(), "log".into());
-        let help =
-            "Audit events that were dropped because the queue was full or the file not writable";
+        let help = "Audit events that were dropped because the queue was full or the file was not writable";
         registry.sub_registry_with_label(label).register(
             "apiserver_audit_error",
             help,

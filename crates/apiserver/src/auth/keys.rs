@@ -20,11 +20,11 @@ const PEM_TAIL: &str = "-----END PRIVATE KEY-----";
 #[non_exhaustive]
 pub enum KeyError {
     /// The system has no random numbers.
-    #[error("no signing key for service account tokens could be made")]
+    #[error("cannot generate a signing key for service account tokens")]
     Generate,
     /// The file does not contain a signing key.
     #[error(
-        "{0} holds no PKCS#8 ECDSA P-256 key in PEM; remove it to have a new one made (tokens issued before become invalid)"
+        "{0} does not contain a PKCS#8 ECDSA P-256 key in PEM; remove the file to generate a new key, which invalidates all issued tokens"
     )]
     Parse(String),
     /// The file contains something other than keys.

@@ -271,7 +271,7 @@ async fn bootstrap_roles_grant_what_they_say() {
     assert_eq!(
         world.store.revision(),
         writes,
-        "what is there is left alone"
+        "an existing role must not change"
     );
 }
 

@@ -64,7 +64,7 @@ pub enum Rejected {
     #[error("not a service account token")]
     Malformed,
     /// Another key signed the token, or it was changed.
-    #[error("the signature does not fit")]
+    #[error("the signature is invalid")]
     Signature,
     /// The token is for another audience or from another issuer.
     #[error("the token is for another audience")]
@@ -416,7 +416,7 @@ mod tests {
         let loose = VerifyingKey::read_all(&file);
         assert!(
             matches!(loose, Err(KeyError::File(..))),
-            "it has a private key"
+            "the PEM contains a private key"
         );
         tenure_host::files::tighten(&file).unwrap();
         let keys = VerifyingKey::read_all(&file).unwrap();

@@ -118,7 +118,7 @@ pub fn audit(bytes: &[u8]) {
             return;
         }
     };
-    let again = audit::Policy::parse(text).expect("it was accepted before");
+    let again = audit::Policy::parse(text).expect("the policy was accepted before");
     let users = [
         User::anonymous(),
         User::admin(),
@@ -165,7 +165,7 @@ pub fn fence(bytes: &[u8]) {
     let Ok(Some(fence)) = crate::http::parse_fence(&headers) else {
         return;
     };
-    assert_eq!(headers.len(), 1, "a fence that is there twice is refused");
+    assert_eq!(headers.len(), 1, "a repeated fence header must be rejected");
     let lease = &fence.lease;
     assert!(!lease.namespace.is_empty() && !lease.name.is_empty() && !fence.holder.is_empty());
     assert!(!lease.namespace.contains('/') && !lease.name.contains('/'));
@@ -198,7 +198,7 @@ pub fn credentials(bytes: &[u8]) {
     if let Some(issuer) = &*ISSUER {
         let signed = issuer
             .sign_payload(bytes)
-            .expect("the system has randomness");
+            .expect("the system has random numbers");
         issuer
             .verify(&signed, AUDIENCE, &store)
             .expect_err("the account does not exist");
@@ -216,7 +216,7 @@ pub fn credentials(bytes: &[u8]) {
         return;
     };
     if let Ok(file) = TokenFile::parse(text) {
-        assert_eq!(file.user(""), None, "an empty token is nobody's");
+        assert_eq!(file.user(""), None, "an empty token has no user");
         // A user is an administrator only if the file assigns the group.
         let first = text.split(',').next().unwrap_or_default().trim();
         if let Some(user) = file.user(first) {

@@ -67,11 +67,11 @@ impl Metrics {
     pub(super) fn new(audit: Option<&crate::audit::Counts>) -> Self {
         let mut registry = Registry::default();
         let requests = Family::default();
-        let help = "Requests by verb, resource and answer";
+        let help = "Requests by verb, resource and status code";
         registry.register("apiserver_request", help, Family::clone(&requests));
         let durations: Family<Labels, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(BUCKETS));
-        let help = "Time to answer, watches excepted";
+        let help = "Response time of requests, without watches";
         registry.register(
             "apiserver_request_duration_seconds",
             help,
@@ -90,14 +90,14 @@ impl Metrics {
             audit.register(&mut registry);
         }
         let rejected = Family::default();
-        let help = "Requests and connections rejected, by the limit that was exceeded";
+        let help = "Rejected requests and connections, by the exceeded limit";
         registry.register(
             "apiserver_flowcontrol_rejected_requests",
             help,
             Family::clone(&rejected),
         );
         let executing = Family::default();
-        let help = "Requests that execute, by lane";
+        let help = "Executing requests, by lane";
         registry.register(
             "apiserver_flowcontrol_current_executing_requests",
             help,

@@ -285,7 +285,7 @@ fn manager(query: &Query<'_>, headers: &HeaderMap) -> String {
 pub(crate) fn fence(headers: &HeaderMap) -> Result<Option<Fence>, Failure> {
     let bad = || {
         Failure::bad_request(
-            "the Tenure-Fence header must be there once and read NAMESPACE/LEASE; holder=IDENTITY; \
+            "the Tenure-Fence header must occur once, in the form NAMESPACE/LEASE; holder=IDENTITY; \
              token=DECIMAL, with the identity percent-encoded",
         )
     };

@@ -230,7 +230,7 @@ fn apply(
     let (now_kind, now_version) = (object.get("kind"), object.get("apiVersion"));
     let same = |value: Option<&Value>, want: &str| value.is_none_or(|v| v == want || v.is_null());
     if !same(now_kind, kind.kind()) || !same(now_version, &api_version) {
-        return Err(unfit("a patch cannot change what an object is"));
+        return Err(unfit("a patch cannot change kind or apiVersion"));
     }
     let (value, warnings) = finish(target, object, validation)?;
     check_name(target, &value)?;

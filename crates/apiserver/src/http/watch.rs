@@ -514,7 +514,11 @@ mod tests {
                 assert_eq!(event["type"], "BOOKMARK", "{event}");
                 assert_eq!(event["object"]["kind"], "ConfigMap", "{event}");
                 if !last.is_null() {
-                    assert_eq!(version(&event["object"]), last, "as far as the store");
+                    assert_eq!(
+                        version(&event["object"]),
+                        last,
+                        "the bookmark must have the revision of the store"
+                    );
                 }
                 times.push(began.elapsed().as_secs());
                 // An object of another kind is not an event of this watch, but advances its bookmark.

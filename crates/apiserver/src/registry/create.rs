@@ -145,7 +145,7 @@ impl Registry {
         }
         let what = target.kind.plural();
         let why = format!(
-            "{what} {:?}: its namespace or definition changes all the time",
+            "{what} {:?}: its namespace or definition keeps changing; try again",
             key.name
         );
         Err(Failure::try_again(why))

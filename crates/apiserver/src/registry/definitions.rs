@@ -86,7 +86,9 @@ impl Registry {
             // The request was decoded with another version of the definition than the current one.
             Some(definition) if !definition.kind.has_spec_of(target.kind) => {
                 let name = &definition.seen.key.name;
-                let why = format!("the definition {name:?} was changed meanwhile; try again");
+                let why = format!(
+                    "the definition {name:?} has changed since the request started; try again"
+                );
                 Err(Failure::try_again(why))
             }
             Some(definition) if definition.ending => {
@@ -247,7 +249,11 @@ impl Registry {
             let settled = self.update(&target, None, source, &system, &options).await;
             if let Err(failure) = settled.map(drop) {
                 let (definition, error) = (target.name, &failure.message);
-                tracing::debug!(definition, error, "names are not settled");
+                tracing::debug!(
+                    definition,
+                    error,
+                    "cannot update the accepted names of a definition"
+                );
             }
         }
     }
@@ -459,7 +465,7 @@ mod tests {
             assert_eq!(
                 request.versions()[0].name(),
                 "v1",
-                "a request keeps its kind"
+                "a request must keep its kind alive"
             );
             drop(request);
             let deleted = registry.delete(&target, &DeleteOptions::default()).await;

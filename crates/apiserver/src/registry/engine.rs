@@ -324,13 +324,13 @@ fn write_failure(target: &Target<'_>, error: WriteError) -> Failure {
             failure
         }
         WriteError::Busy => {
-            let why = "the server has more writes waiting than it takes on; try again later";
+            let why = "too many writes are queued; try again later";
             Failure::try_again(why)
         }
         WriteError::Full(why) => Failure::generic(
             507,
             "InsufficientStorage",
-            format!("nothing was changed: there is no space left for writes: {why}"),
+            format!("nothing was changed: no space left for writes: {why}"),
         ),
         error @ WriteError::TooLarge(_) => {
             Failure::generic(413, "RequestEntityTooLarge", error.to_string())

@@ -109,9 +109,9 @@ mod tests {
             Timestamp::from_second(Timestamp::now().as_second() + seconds).expect("a time")
         };
         registry.remove_expired(later(LIFETIME_SECONDS - 60)).await;
-        assert!(registry.get(&target).is_ok(), "not yet");
+        assert!(registry.get(&target).is_ok(), "expired too early");
         registry.remove_expired(later(LIFETIME_SECONDS + 1)).await;
-        assert!(registry.get(&target).is_err(), "its hour is over");
+        assert!(registry.get(&target).is_err(), "must expire after one hour");
     }
 
     #[test]

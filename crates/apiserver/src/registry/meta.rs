@@ -35,12 +35,12 @@ pub(crate) fn metadata(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {
         *object = json!({});
     }
-    let map = object.as_object_mut().expect("made an object just now");
+    let map = object.as_object_mut().expect("just created as an object");
     let slot = map.entry("metadata").or_insert(Value::Null);
     if !slot.is_object() {
         *slot = json!({});
     }
-    slot.as_object_mut().expect("made an object just now")
+    slot.as_object_mut().expect("just created as an object")
 }
 
 /// Sets the system metadata of a new object.

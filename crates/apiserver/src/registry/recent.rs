@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(
             recent.take(&version("x", 7, "a")),
             None,
-            "another of that number"
+            "another object with the same revision"
         );
         assert_eq!(
             recent.take(&old).unwrap()["metadata"]["resourceVersion"],

@@ -112,7 +112,7 @@ impl Registry {
                 }
             };
             check_version(target, is_patch, &current, &new)?;
-            // A scale writes the whole object; it is not a separate part.
+            // `Scale` changes the object itself, so its owners are those of the whole object.
             let part = subresource.filter(|part| *part != Subresource::Scale);
             let mut new = prepare(target, part, &old, new)?;
             if subresource.is_none() {

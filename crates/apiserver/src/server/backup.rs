@@ -44,7 +44,9 @@ impl Saver {
     /// Responds with the bytes of a backup, from an unlinked temporary file.
     pub(super) async fn answer(&self) -> Response<Body> {
         match self.open().await {
-            Err(error) => respond::failure(&Failure::internal(format!("no backup: {error}"))),
+            Err(error) => {
+                respond::failure(&Failure::internal(format!("the backup failed: {error}")))
+            }
             Ok(file) => {
                 let mut response = Response::new(streamed(file));
                 let kind = HeaderValue::from_static("application/octet-stream");
@@ -78,7 +80,7 @@ impl Saver {
 /// Responds for a server whose data is in etcd or a custom store.
 pub(super) fn elsewhere() -> Response<Body> {
     let why =
-        "the data are not kept by this server; save those of etcd with `etcdctl snapshot save`";
+        "this server does not store the data itself; back up etcd with `etcdctl snapshot save`";
     respond::failure(&Failure::generic(501, "NotImplemented", why))
 }
 

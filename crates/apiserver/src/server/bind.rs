@@ -153,7 +153,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
         Ok(found) if !found.file_type().is_socket() => {
-            let why = "there is a file that is no socket";
+            let why = "the file exists and is not a socket";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         Ok(_) => {}

@@ -90,8 +90,8 @@ pub enum StartError {
     Etcd(#[from] crate::store::EtcdError),
     /// The data directory belongs to another set of servers.
     #[error(
-        "{0} has another certificate authority or signing key than the servers that share this etcd; \
-         give another --data-dir, or remove its pki folder and sa.key to take over theirs"
+        "the certificate authority or signing key in {0} differs from that of the servers that share this etcd; \
+         choose another --data-dir, or remove its pki folder and sa.key to use theirs"
     )]
     OtherKeys(String),
     /// The first writes to the store failed.
@@ -332,8 +332,8 @@ impl Builder {
     }
 
     /// Sets the maximum number of requests that execute at the same time, apart from watches. One user gets at most
-    /// half of them. Requests for a single Lease have a separate limit, twice as high. Requests of administrators have
-    /// a separate limit of the same height.
+    /// half of them. Requests for a single Lease have a separate limit, which is twice as high. Requests of
+    /// administrators have a separate limit of the same value.
     pub fn max_requests_inflight(mut self, count: u32) -> Self {
         self.fairness.requests = count.clamp(2, 1 << 20);
         self

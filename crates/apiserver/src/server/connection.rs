@@ -26,7 +26,7 @@ pub(super) struct Limits {
     pub(super) handshake: Duration,
     /// Limit of a request head, and of the time between requests on HTTP/1.
     pub(super) head: Duration,
-    /// Limit for a client to read sent data.
+    /// Time limit for a client to read sent data.
     pub(super) write: Duration,
     /// Limit of idle time.
     pub(super) idle: Duration,
@@ -160,7 +160,7 @@ impl Serving {
             tokio::select! {
                 ended = connection.as_mut() => return note(ended),
                 () = link.progress.stalled(self.limits.write) => {
-                    return tracing::debug!("the client leaves an answer lying");
+                    return tracing::debug!("closed a connection whose client does not read a response");
                 }
                 () = self.should_close(&link) => {}
                 _ = ending.wait_for(|ending| *ending) => {}

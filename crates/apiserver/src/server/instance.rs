@@ -30,7 +30,7 @@ pub enum DataDirError {
     /// Another server uses the directory.
     #[error(
         "the data directory {dir} is in use by the server with pid {pid}; \
-         stop that one first or give another --data-dir"
+         stop that server first, or choose another --data-dir"
     )]
     InUse {
         /// The directory.

@@ -35,7 +35,7 @@ impl Keys {
         folder: Option<&Path>,
     ) -> Result<Self, StartError> {
         let unusable = |why: &str| {
-            crate::store::EtcdError::Unusable(format!("the keys that servers share: {why}"))
+            crate::store::EtcdError::Unusable(format!("shared keys of the servers: {why}"))
         };
         let pki_folder = folder.map(|folder| folder.join("pki"));
         let authority = match &pki_folder {
@@ -84,7 +84,7 @@ impl Keys {
         let signing = SigningKey::from_pem(&agreed.signing_key).ok_or(KeyError::Generate);
         Ok(Self {
             authority: shared,
-            signing: signing.map_err(|_| unusable("the signing key is no key"))?,
+            signing: signing.map_err(|_| unusable("the signing key is invalid"))?,
         })
     }
 }

@@ -74,7 +74,7 @@ pub type PublicAnswer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
 /// Tells the transport to close the connection without a response.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer is dropped on purpose")]
+#[error("an injected fault dropped the response")]
 pub(super) struct Dropped;
 
 /// Request handling, shared by all connections.

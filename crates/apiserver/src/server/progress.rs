@@ -93,7 +93,10 @@ mod tests {
         }
         drop(taken);
         for _ in 0..20 {
-            assert!(!progress.is_stalled(), "it was taken");
+            assert!(
+                !progress.is_stalled(),
+                "the piece was passed to the transport"
+            );
         }
         let lying = progress.count(Bytes::from_static(b"x"));
         let again = progress.count(Bytes::from_static(b"y"));

@@ -257,7 +257,7 @@ mod tests {
         let path = dir.path().join("tokens");
         std::fs::write(&path, "a").unwrap();
         let mut files = Files::new(vec![path.clone()]);
-        assert!(!files.changed(), "it may still be written");
+        assert!(!files.changed(), "the file may still be written to");
         assert!(files.changed());
         assert!(!files.changed());
         for pause in [2, 4, 8] {

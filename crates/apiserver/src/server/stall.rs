@@ -43,7 +43,7 @@ impl<S> Stall<S> {
         match sleep.as_mut().poll(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(()) => {
-                let why = "the client takes no data";
+                let why = "the client does not read its data";
                 Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
             }
         }

@@ -193,7 +193,7 @@ pub fn replace(
         image
     };
     let kept = durable::replace(dir.as_ref(), image, encryption)?;
-    let report = report.expect("a store that was replaced has its new content");
+    let report = report.expect("the replacement computes the content");
     Ok((report, kept))
 }
 
@@ -277,17 +277,17 @@ fn read(path: &Path, encryption: &Encryption) -> Result<Snapshot, BackupError> {
         what: what.to_owned(),
     };
     let short = |source: io::Error| match source.kind() {
-        io::ErrorKind::UnexpectedEof => damaged("it ends too early"),
+        io::ErrorKind::UnexpectedEof => damaged("the file is truncated"),
         _ => io(source),
     };
     let mut file = BufReader::new(File::open(path).map_err(io)?);
     if take::<8>(&mut file).map_err(short)? != *MAGIC {
-        return Err(damaged("it does not start like one"));
+        return Err(damaged("it does not start with the signature of backups"));
     }
     let version = u32::from_le_bytes(take(&mut file).map_err(short)?);
     if !(PLAIN_VERSION..=VERSION).contains(&version) {
         return Err(damaged(&format!(
-            "it has version {version}, and this version knows up to {VERSION}"
+            "it has format {version}; this version supports formats up to {VERSION}"
         )));
     }
     let revision = u64::from_le_bytes(take(&mut file).map_err(short)?);
@@ -301,7 +301,7 @@ fn read(path: &Path, encryption: &Encryption) -> Result<Snapshot, BackupError> {
             break;
         }
         if key > MAX_PART || record > MAX_PART {
-            return Err(damaged("an object is longer than any can be"));
+            return Err(damaged("an object exceeds the size limit"));
         }
         let key = part(&mut file, key).map_err(short)?;
         let record = part(&mut file, record).map_err(short)?;
@@ -319,7 +319,7 @@ fn read(path: &Path, encryption: &Encryption) -> Result<Snapshot, BackupError> {
     let count = u64::from_le_bytes(take(&mut file).map_err(short)?);
     let sum = u64::from_le_bytes(take(&mut file).map_err(short)?) ^ revision;
     if (Summary { count, sum }) != summary {
-        return Err(damaged("its objects are not all that were saved"));
+        return Err(damaged("objects are missing or changed"));
     }
     Ok(Snapshot {
         revision,

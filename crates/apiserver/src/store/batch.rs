@@ -88,7 +88,7 @@ impl Prepared {
         // A removal has no size limit.
         if !remove && draft.len() > MAX_STORED_BYTES {
             let (size, most) = (draft.len(), MAX_STORED_BYTES);
-            let why = format!("the object takes {size} bytes, and {most} are the most");
+            let why = format!("the object has {size} bytes; the limit is {most}");
             return Err(WriteError::TooLarge(why));
         }
         Ok(Self {
@@ -230,23 +230,23 @@ pub(super) fn check_fence(fence: &Fence, lease: Option<&Entry>) -> Result<(), St
         .unwrap_or_default();
     if present.is_empty() {
         return Err(format!(
-            "{key} is held by nobody, and the token is of {holder:?}"
+            "{key} has no holder; the token belongs to {holder:?}"
         ));
     }
     if present != *holder {
         return Err(format!(
-            "{key} is held by {present:?}, and the token is of {holder:?}"
+            "{key} is held by {present:?}; the token belongs to {holder:?}"
         ));
     }
     if entry.term == 0 {
         return Err(format!(
-            "{key} comes from a backup; no token is valid before its next term"
+            "{key} was restored from a backup; no token is valid before its next term"
         ));
     }
     if entry.term != *token {
         let term = entry.term;
         return Err(format!(
-            "the present term of {key} has token {term}, and not {token}"
+            "the current term of {key} has token {term}, not {token}"
         ));
     }
     Ok(())
@@ -256,7 +256,7 @@ pub(super) fn check_fence(fence: &Fence, lease: Option<&Entry>) -> Result<(), St
 pub(super) fn check_key(key: &Key) -> Result<(), WriteError> {
     let parts = [&*key.resource, &key.namespace, &key.name];
     if parts.iter().any(|part| part.contains('\0')) {
-        let why = format!("the name {key:?} holds a NUL character");
+        let why = format!("the name {key:?} contains a NUL character");
         return Err(WriteError::Invalid(why));
     }
     Ok(())

@@ -268,7 +268,7 @@ fn entry<'a, T: Default>(map: &'a mut HashMap<String, T>, name: &str) -> &'a mut
         map.insert(name.to_owned(), T::default());
     }
     map.get_mut(name)
-        .expect("it was there, or was just inserted")
+        .expect("the group exists or was just inserted")
 }
 
 fn release(groups: &mut HashMap<String, Group>, name: &str) {
@@ -330,12 +330,12 @@ mod tests {
         assert_eq!(
             kept(&after(default, 100, 1)),
             (0, 100),
-            "fewer than the minimum"
+            "all events, because there are fewer than the minimum"
         );
         assert_eq!(
             kept(&after(default, 400, 1)),
             (99, 301),
-            "five minutes and the newest"
+            "the events of five minutes and the newest one"
         );
         let old = Retention {
             age: Duration::from_secs(10),
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(
             kept(&after(old, 400, 1)),
             (300, 100),
-            "the minimum, however old"
+            "the minimum number, regardless of age"
         );
         let few = Retention {
             max_events: 50,
@@ -363,17 +363,17 @@ mod tests {
         assert_eq!(floor, 400 - len as u64);
         assert!(
             (140..=150).contains(&len),
-            "{len} events of a good thousand bytes each"
+            "{len} events of more than 1000 bytes each"
         );
         assert_eq!(
             kept(&after(small, 10, 60_000)),
             (8, 2),
-            "large events, although they are few"
+            "a few large events exceed the memory limit"
         );
         assert_eq!(
             kept(&after(small, 10, 200_000)),
             (9, 1),
-            "the newest, however large"
+            "the newest event, regardless of its size"
         );
     }
 

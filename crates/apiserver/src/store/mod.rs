@@ -223,7 +223,7 @@ pub enum WriteError {
     #[error("stale fencing token: {0}")]
     Fenced(String),
     /// Too many writes are queued; nothing was changed.
-    #[error("too many writes are waiting")]
+    #[error("too many writes are queued")]
     Busy,
     /// There is no space. Nothing was changed, and writes work again when there is space.
     #[error("no space left for writes: {0}")]
@@ -235,13 +235,13 @@ pub enum WriteError {
     #[error("cannot be stored: {0}")]
     Invalid(String),
     /// The engine failed and accepts no further writes.
-    #[error("the store takes no writes: {0}")]
+    #[error("the store rejects all writes: {0}")]
     Failed(String),
     /// The engine cannot be reached; nothing was changed.
-    #[error("the store cannot be reached, and nothing was changed: {0}")]
+    #[error("the store cannot be reached; nothing was changed: {0}")]
     Unavailable(String),
     /// The engine did not answer. The write was applied as a whole or not at all.
-    #[error("the store did not say whether it made the change: {0}")]
+    #[error("the outcome of the write is unknown: {0}")]
     Unknown(String),
 }
 

@@ -68,15 +68,15 @@ mod tests {
     fn everyone_is_woken_by_the_publication_that_reaches_them() {
         let waiters = Waiters::new(5);
         assert!(waiters.wait(5).is_none());
-        let mut seven = waiters.wait(7).expect("not there yet");
-        let mut nine = waiters.wait(9).expect("not there yet");
+        let mut seven = waiters.wait(7).expect("the revision is not published yet");
+        let mut nine = waiters.wait(9).expect("the revision is not published yet");
         waiters.publish(6);
         assert!(seven.try_recv().is_err());
         waiters.publish(8);
         assert_eq!(seven.try_recv(), Ok(()));
         assert!(nine.try_recv().is_err());
         waiters.publish(7);
-        assert!(waiters.wait(8).is_none(), "it does not go back");
+        assert!(waiters.wait(8).is_none(), "the revision must not decrease");
         waiters.publish(9);
         assert_eq!(nine.try_recv(), Ok(()));
     }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn those_who_give_up_take_no_room() {
         let waiters = Waiters::new(0);
-        let kept = waiters.wait(1).expect("not there yet");
+        let kept = waiters.wait(1).expect("the revision is not published yet");
         for _ in 0..10_000 {
             drop(waiters.wait(1));
         }

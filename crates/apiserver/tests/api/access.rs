@@ -47,7 +47,7 @@ async fn a_binding_to_nothing_is_not_found_and_one_to_more_is_forbidden() {
         "{status}"
     );
     let (code, status) = as_alice(&server, &bindings, &binding("d", "Role", "binder")).await;
-    assert_eq!(code, 201, "what one has one may give: {status}");
+    assert_eq!(code, 201, "a user may grant its own permissions: {status}");
 }
 
 #[tokio::test]

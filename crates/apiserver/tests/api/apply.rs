@@ -363,18 +363,22 @@ async fn a_scale_is_applied_as_any_object_is() {
     let entries = deployment["metadata"]["managedFields"].as_array();
     let entries = entries.expect("owners").clone();
     let own = entries.iter().find(|entry| entry["manager"] == "s");
-    let own = own.expect("an entry");
+    let own = own.expect("expected an entry");
     assert_eq!(own["operation"], "Apply");
     assert_eq!(own["subresource"], "scale");
     assert_eq!(own["apiVersion"], "apps/v1");
     assert_eq!(own["fieldsV1"], json!({"f:spec": {"f:replicas": {}}}));
     let maker = entries.iter().find(|entry| entry["manager"] == "maker");
-    let maker = maker.expect("the rest is its own");
+    let maker = maker.expect("the other fields belong to the manager");
     assert_eq!(maker["fieldsV1"]["f:spec"].get("f:replicas"), None);
     assert_eq!(deployment["metadata"]["generation"], 2);
 
     let again = apply(&server, &scale, "fieldManager=s", &of(4)).await;
-    assert_eq!(again.json()["spec"]["replicas"], 4, "its own by now");
+    assert_eq!(
+        again.json()["spec"]["replicas"],
+        4,
+        "the manager owns the field now"
+    );
     let version = deployment["metadata"]["resourceVersion"].as_str();
     let old = format!("name: d\n  resourceVersion: {:?}", version.expect("one"));
     let old = of(5).replace("name: d", &old);

@@ -99,10 +99,7 @@ async fn default_policy_records_who_did_what_with_which_result() {
     let made = server.admin(("POST", secrets), Some(&secret)).await;
     assert_eq!(made.status, 201);
     let made = made.json();
-    assert_eq!(
-        made["data"]["k"], "aGlkZGVuLXZhbHVl",
-        "the response is complete"
-    );
+    assert_eq!(made["data"]["k"], "aGlkZGVuLXZhbHVl", "incomplete response");
 
     let event = server
         .event(|event| complete(event, "create", secrets))

@@ -34,7 +34,7 @@ async fn a_claim_that_names_none_gets_the_default_class() {
     let plain = async || class_of(&server, json!({}), json!({})).await;
     assert_eq!(plain().await, Value::Null);
     create(&server, CLASSES, class("other", &json!({DEFAULT: "false"}))).await;
-    assert_eq!(plain().await, Value::Null, "no class is the default");
+    assert_eq!(plain().await, Value::Null, "there is no default class");
     create(&server, CLASSES, class("one", &json!({DEFAULT: "true"}))).await;
     assert_eq!(plain().await, "one");
 
@@ -44,7 +44,7 @@ async fn a_claim_that_names_none_gets_the_default_class() {
     let none = class_of(&server, json!({}), json!({"storageClassName": ""})).await;
     assert_eq!(none, "");
     let annotated = class_of(&server, json!({CLASS_BETA: "other"}), json!({})).await;
-    assert_eq!(annotated, Value::Null, "the annotation names one");
+    assert_eq!(annotated, Value::Null, "the annotation names a class");
 
     // A creating apply or PUT also sets the default class. An update of an existing claim does not.
     let apply = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"},
@@ -77,11 +77,19 @@ async fn of_several_default_classes_the_newest_is_taken() {
     };
     let plain = async || class_of(&server, json!({}), json!({})).await;
     put("b", "2020-01-01T00:00:02Z", DEFAULT_BETA).await;
-    assert_eq!(plain().await, "b", "by the old annotation");
+    assert_eq!(
+        plain().await,
+        "b",
+        "the deprecated annotation marks the default"
+    );
     put("a", "2020-01-01T00:00:01Z", DEFAULT).await;
-    assert_eq!(plain().await, "b", "the other is older");
+    assert_eq!(plain().await, "b", "the other class is older");
     put("c", "2020-01-01T00:00:03Z", DEFAULT).await;
-    assert_eq!(plain().await, "c", "it is the newest");
+    assert_eq!(plain().await, "c", "the class is the newest default");
     put("bb", "2020-01-01T00:00:03Z", DEFAULT).await;
-    assert_eq!(plain().await, "bb", "of two as new, the first by name");
+    assert_eq!(
+        plain().await,
+        "bb",
+        "of two classes with the same age, the first by name"
+    );
 }

@@ -74,7 +74,7 @@ async fn watch(server: &Handle, token: &str) -> Stream {
 async fn expect_end(mut watch: Stream) {
     let ended = async { while watch.next().await.is_some() {} };
     let ended = tokio::time::timeout(SOON, ended).await;
-    ended.expect("the watch ends");
+    ended.expect("the watch did not end");
 }
 
 /// Creates a ServiceAccount with all rights, and a token of it.

@@ -482,7 +482,7 @@ async fn the_end_of_a_definition_spares_the_kind_that_it_imitates() {
         }
     };
     let waited = tokio::time::timeout(std::time::Duration::from_secs(20), gone).await;
-    waited.expect("the definition goes");
+    waited.expect("the definition was not deleted");
     let kept = server.call("GET", &format!("{leases}/l"), None).await;
     assert_eq!(kept.status, 200);
 }
@@ -544,7 +544,11 @@ async fn every_version_has_its_own_subresources_and_selectors() {
             "status": {"replicas": 1}})
     };
     let first = create(&server, one, gear("v1")).await.json();
-    assert_eq!(first.get("status"), None, "it has a path of its own");
+    assert_eq!(
+        first.get("status"),
+        None,
+        "the status is a separate subresource"
+    );
     let second = create(&server, two, gear("v2")).await.json();
     assert_eq!(second["status"], json!({"replicas": 1}));
 
@@ -638,7 +642,7 @@ async fn names_are_given_to_the_first_and_pass_on_when_it_goes() {
     assert_eq!(
         ask("seconds", "f").await,
         json!(["s"]),
-        "it keeps what it has"
+        "the accepted names must not change"
     );
     assert_eq!(condition("seconds", "NamesAccepted").await, "False");
     assert_eq!(condition("seconds", "Established").await, "True");
@@ -655,7 +659,7 @@ async fn names_are_given_to_the_first_and_pass_on_when_it_goes() {
         }
     };
     let waited = tokio::time::timeout(std::time::Duration::from_secs(120), accepted).await;
-    waited.expect("the name is free");
+    waited.expect("the name was not released");
     let path = format!("{DEFINITIONS}/seconds.t.example");
     let second = server.call("GET", &path, None).await.json();
     assert_eq!(
@@ -692,7 +696,7 @@ async fn objects_from_before_a_rule_can_still_be_changed() {
     let one = format!("{path}/o");
     let change = async |change: Value| server.call("PATCH", &one, Some(change)).await;
     let answer = change(json!({"spec": {"size": "big"}})).await;
-    assert_eq!(answer.status, 200, "the color is as it was");
+    assert_eq!(answer.status, 200, "the color must not change");
     let refused = change(json!({"spec": {"color": "green"}})).await;
     is(&refused, 422, "Invalid");
     assert_eq!(

@@ -21,7 +21,7 @@ const FLOOR: Duration = Duration::from_millis(60);
 
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(time).expect("a time since the start of the thread")
+    Duration::try_from(time).expect("the CPU time of the thread is not negative")
 }
 
 type Body = fn(usize) -> Value;

@@ -24,12 +24,16 @@ async fn a_running_server_removes_an_old_event_and_keeps_a_young_one() {
         namespace: "default".to_owned(),
         name: "old".to_owned(),
     };
-    let stored = server.store.get(&key).expect("the event");
+    let stored = server.store.get(&key).expect("the event does not exist");
     let mut event: Value = serde_json::from_slice(&stored.json).expect("JSON");
     event["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
     let expected = Expected::Revision(stored.revision);
     let write = Write::new(key.clone(), expected, Change::Put(event.into()));
-    server.store.write(write).await.expect("it is stored");
+    server
+        .store
+        .write(write)
+        .await
+        .expect("the event was not stored");
 
     // A paused clock advances immediately to the next search of the server.
     tokio::time::pause();

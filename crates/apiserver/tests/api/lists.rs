@@ -127,7 +127,7 @@ async fn an_expired_page_offers_to_go_on() {
     let status = late.json();
     let token = status["metadata"]["continue"]
         .as_str()
-        .expect("a token to go on");
+        .expect("expected a continue token");
     let rest = server
         .call("GET", &format!("{MAPS}?limit=2&continue={token}"), None)
         .await

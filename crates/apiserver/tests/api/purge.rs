@@ -39,14 +39,20 @@ impl Odd {
 
     fn write_now(&self, key: Key, expected: Expected, change: Change) {
         let done = self.inner.write(Write::new(key, expected, change));
-        let done = done.now_or_never().expect("memory is quick");
-        done.expect("it is written");
+        let done = done
+            .now_or_never()
+            .expect("the memory store returns immediately");
+        done.expect("the write failed");
     }
 
     fn replace_namespace(&self) {
         let write = |key, expected, change| self.write_now(key, expected, change);
         let namespace = key("/namespaces", "", "n");
-        let old = self.inner.get(&namespace).expect("the old one").revision;
+        let old = self
+            .inner
+            .get(&namespace)
+            .expect("the old namespace exists")
+            .revision;
         write(namespace.clone(), Expected::Revision(old), Change::Delete);
         let new = json!({"metadata": {"name": "n", "uid": "new"},
             "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
@@ -197,7 +203,10 @@ async fn nothing_is_made_in_a_namespace_that_begins_to_end_meanwhile() {
     let before = |member| *store.before.lock().expect("not poisoned") = Some(member);
     before("selfLink");
     let made = server.call("POST", MAPS, Some(map("b", "1"))).await;
-    assert_eq!(made.status, 201, "the namespace is another, and as good");
+    assert_eq!(
+        made.status, 201,
+        "the successor of the namespace must accept the object"
+    );
     before("deletionTimestamp");
     let refused = server.call("POST", MAPS, Some(map("c", "1"))).await;
     assert_eq!(refused.status, 403, "{}", refused.json());

@@ -71,7 +71,7 @@ async fn expect_end(watch: &mut Stream, whose: &str) {
     });
     ended
         .await
-        .unwrap_or_else(|_| panic!("the watch of {whose} goes on"));
+        .unwrap_or_else(|_| panic!("the watch of {whose} did not end"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

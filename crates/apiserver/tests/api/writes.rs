@@ -98,7 +98,7 @@ async fn status_and_main_resource_keep_apart() {
     let created = create(&server, nodes, body).await.json();
     assert_eq!(
         created["status"]["phase"], "Running",
-        "kubelets register with their state"
+        "a kubelet may create its node with a status"
     );
     let pods = "/api/v1/namespaces/default/pods";
     let pod = json!({"metadata": {"name": "p"}, "status": {"phase": "Running"},

@@ -187,7 +187,10 @@ async fn rotation_while_servers_write_loses_nothing() {
         .await
         .unwrap();
     assert_eq!((rotated.read, rotated.encrypted), (51, 51));
-    assert_eq!(rotated.rewritten, 52, "the shared keys too");
+    assert_eq!(
+        rotated.rewritten, 52,
+        "the shared keys must be encrypted too"
+    );
     assert_eq!(with_text(&etcd, SECRET).await, 0);
     drop(store);
 

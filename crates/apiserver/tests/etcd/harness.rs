@@ -41,7 +41,7 @@ impl Etcd {
     ) -> Option<Self> {
         let Some(program) = program() else {
             let required = std::env::var_os("TENURE_ETCD").is_some_and(|v| v == "require");
-            assert!(!required, "required, but there is no etcd");
+            assert!(!required, "etcd is required but was not found");
             eprintln!("skipped: no etcd; `cargo xtask real build` builds it");
             return None;
         };
@@ -241,7 +241,7 @@ pub(crate) async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
         }
     };
     let waited = tokio::time::timeout(LIMIT, wait).await;
-    assert!(waited.is_ok(), "not in time: {what}");
+    assert!(waited.is_ok(), "timed out: {what}");
 }
 
 /// Returns the etcd built from `peers/`, or that of the distribution.

@@ -87,8 +87,11 @@ async fn without_an_answer_a_write_is_unknown_and_the_server_says_why_it_is_not_
     let why = store.failure().unwrap();
     assert!(why.contains("etcd") && why.contains(&etcd.url()), "{why}");
     let stale = tokio::time::timeout(LIMIT, store.fresh()).await.unwrap();
-    assert!(stale.is_err(), "nobody knows what is the present state");
-    assert!(store.get(&key("before")).is_some(), "the past can be read");
+    assert!(stale.is_err(), "a fresh read must fail without etcd");
+    assert!(
+        store.get(&key("before")).is_some(),
+        "a stale read must succeed without etcd"
+    );
     // The store has already noticed that it cannot send.
     let write = put(&key("later"), Expected::Absent, json!({}));
     let refused = tokio::time::timeout(LIMIT, store.write(write))
@@ -101,7 +104,10 @@ async fn without_an_answer_a_write_is_unknown_and_the_server_says_why_it_is_not_
 
     etcd.signal(Signal::CONT);
     until("it is ready again", async || store.failure().is_none()).await;
-    assert!(read(&*store, "later").await.is_none(), "it was never sent");
+    assert!(
+        read(&*store, "later").await.is_none(),
+        "the write must not have been sent"
+    );
     create(&*store, "after", 1).await;
 }
 
@@ -131,7 +137,7 @@ async fn a_lost_watch_goes_on_and_a_compacted_one_expires() {
     until("it is back", async || far.failure().is_none()).await;
     assert!(
         far.revision() >= foreign,
-        "it is ready before it is current"
+        "the store was ready before its mirror was current"
     );
     for revision in missed {
         let event = tokio::time::timeout(LIMIT, watch.next()).await.unwrap();
@@ -324,7 +330,7 @@ async fn a_full_etcd_is_told_from_a_change_that_nobody_knows_of() {
             break;
         }
     }
-    assert!(!full.is_empty(), "etcd is never full");
+    assert!(!full.is_empty(), "etcd did not become full");
     for name in full {
         assert!(read(&*store, &name).await.is_none(), "{name} was changed");
     }

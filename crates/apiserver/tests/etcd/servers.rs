@@ -51,7 +51,7 @@ async fn what_one_server_acknowledged_the_other_knows() {
         read["data"]["k"] = json!("2");
         let replaced = ok(&there.call("PUT", &path, Some(read.clone())).await);
         let again = here.call("PUT", &path, Some(read)).await;
-        assert_eq!(again.status, 409, "its version is not the present one");
+        assert_eq!(again.status, 409, "the version must be outdated");
         let patch = json!({"data": {"k": "1"}});
         ok(&here.call("PATCH", &path, Some(patch.clone())).await);
         let back = json!({"data": {"k": "2"}});
@@ -123,7 +123,7 @@ async fn definitions_and_namespaces_end_at_all_servers() {
     ok(&here
         .call("DELETE", &format!("{DEFINITIONS}/boats.example.com"), None)
         .await);
-    until("it is gone everywhere", async || {
+    until("every server has deleted it", async || {
         there.call("GET", boats, None).await.status == 404
     })
     .await;
@@ -135,7 +135,7 @@ async fn definitions_and_namespaces_end_at_all_servers() {
     ok(&here.call("DELETE", "/api/v1/namespaces/ends", None).await);
     let refused = there.call("POST", maps, Some(map("y", "1"))).await;
     assert!(matches!(refused.status, 403 | 404), "{}", refused.json());
-    until("it is gone everywhere", async || {
+    until("every server has deleted it", async || {
         there
             .call("GET", "/api/v1/namespaces/ends", None)
             .await
@@ -165,10 +165,10 @@ async fn without_etcd_answers_say_so() {
     .await;
     assert_eq!(server.call("GET", "/livez", None).await.status, 200);
     let present = server.call("GET", &format!("{MAPS}/x"), None).await;
-    assert_eq!(present.status, 503, "the present is not known");
+    assert_eq!(present.status, 503, "a current read must fail without etcd");
     let past = format!("{MAPS}/x?resourceVersion=0");
     let past = server.call("GET", &past, None).await;
-    assert_eq!(past.status, 200, "some past is");
+    assert_eq!(past.status, 200, "a stale read must succeed without etcd");
     etcd.signal(rustix::process::Signal::CONT);
     until("it is ready", async || {
         server.call("GET", "/readyz", None).await.status == 200

@@ -125,7 +125,7 @@ async fn what_is_there_is_read_at_the_start_with_its_revisions_and_terms() {
     assert_eq!(found, made);
     store.check_fence(&fence("a", lock.revision)).unwrap();
     let too_old = store.watch(everything(), lock.revision - 1);
-    assert!(too_old.is_err(), "the history of before is not known");
+    assert!(too_old.is_err(), "older history must be expired");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,7 +165,7 @@ async fn compare_and_set_is_linearizable_over_two_servers() {
     let all = work.into_iter().flat_map(Result::unwrap);
     let by_revision: BTreeMap<u64, Value> = all.collect();
     let total = writers * each;
-    assert_eq!(by_revision.len(), total, "no revision twice");
+    assert_eq!(by_revision.len(), total, "no revision may be used twice");
     for (place, (_, counted)) in by_revision.iter().enumerate() {
         assert_eq!(counted["n"], place + 1, "no update is lost");
     }

@@ -53,8 +53,8 @@ impl Server {
 
     /// Starts with the given store.
     pub(crate) async fn start_on(store: Arc<dyn Store>) -> Self {
-        let tokens = tempfile::NamedTempFile::new().expect("a file for a test");
-        std::fs::write(tokens.path(), TOKENS).expect("a writable file");
+        let tokens = tempfile::NamedTempFile::new().expect("cannot create a file");
+        std::fs::write(tokens.path(), TOKENS).expect("cannot write the file");
         let handle = server::Server::builder()
             .no_tls()
             .insecure_listen(SocketAddr::from(([127, 0, 0, 1], 0)))
@@ -65,7 +65,7 @@ impl Server {
             .expect("a server");
         let (_, address) = handle.url().split_once("://").expect("a URL");
         Self {
-            address: address.parse().expect("an address"),
+            address: address.parse().expect("the server has no address"),
             api: Arc::clone(handle.api()),
             store,
             _handle: handle,
@@ -168,7 +168,7 @@ impl Stream {
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
-                return Some(serde_json::from_slice(&line).expect("an event is JSON"));
+                return Some(serde_json::from_slice(&line).expect("the event is not JSON"));
             }
             let frame = self.body.frame().await?.ok()?;
             if let Ok(data) = frame.into_data() {
@@ -180,7 +180,8 @@ impl Stream {
     /// Returns the next event; fails if it does not arrive soon.
     pub(crate) async fn expect(&mut self) -> Value {
         let next = tokio::time::timeout(Duration::from_secs(20), self.next()).await;
-        next.expect("an event in time").expect("the stream goes on")
+        next.expect("no event arrived in time")
+            .expect("the stream ended")
     }
 }
 

@@ -309,7 +309,7 @@ mod tests {
                 let name = part.split('"').next().expect("a reference");
                 let name = name
                     .strip_prefix(place)
-                    .expect("a reference of the document");
+                    .expect("a reference within the document");
                 assert!(all.get(name).is_some(), "{name}");
                 references += 1;
             }

@@ -1,4 +1,4 @@
-//! Descriptions of columns. Most columns show a field, and are described like it.
+//! Descriptions of columns. Most columns show a field and have the description of that field.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;

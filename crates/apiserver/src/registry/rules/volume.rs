@@ -124,7 +124,7 @@ fn protect(object: &mut Value, finalizer: &str) {
     if !finalizers.is_array() {
         *finalizers = json!([]);
     }
-    let list = finalizers.as_array_mut().expect("made a list just now");
+    let list = finalizers.as_array_mut().expect("just created as a list");
     if !list.iter().any(|known| known == finalizer) {
         list.push(json!(finalizer));
     }

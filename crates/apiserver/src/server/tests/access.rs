@@ -289,7 +289,7 @@ async fn a_socket_takes_the_place_of_a_dead_one_only() {
     std::os::unix::fs::symlink(&file, &link).unwrap();
     for path in [&file, &link] {
         let error = start(path).await.err().unwrap();
-        let why = "there is a file that is no socket";
+        let why = "the file exists and is not a socket";
         assert!(error.contains(why) && error.contains(path.to_str().unwrap()));
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
@@ -394,7 +394,10 @@ async fn a_recorded_session_runs_under_its_own_roles() {
         run_session(server.url(), "bobtoken").await;
         server.shutdown().await;
         let yaml = std::fs::read_to_string(&path).unwrap();
-        assert!(!yaml.contains("nodes"), "a question is no request: {yaml}");
+        assert!(
+            !yaml.contains("nodes"),
+            "a review must not be recorded as a request: {yaml}"
+        );
 
         let builder = Server::builder()
             .no_tls()

@@ -115,7 +115,7 @@ async fn a_watcher_lists_or_streams_and_goes_on_after_an_expired_revision() {
         let mut next = async || loop {
             let event = tokio::time::timeout(LIMIT, events.next()).await;
             // The watcher recovers from an interrupted stream.
-            if let Ok(event) = event.expect("an event in time").unwrap() {
+            if let Ok(event) = event.expect("no event arrived in time").unwrap() {
                 return event;
             }
         };
@@ -123,7 +123,7 @@ async fn a_watcher_lists_or_streams_and_goes_on_after_an_expired_revision() {
             assert!(matches!(next().await, watcher::Event::Init));
             for name in wanted {
                 let watcher::Event::InitApply(found) = next().await else {
-                    panic!("an object of the list");
+                    panic!("expected an object of the list");
                 };
                 assert_eq!(found.name_any(), *name);
             }
@@ -136,7 +136,7 @@ async fn a_watcher_lists_or_streams_and_goes_on_after_an_expired_revision() {
             .await
             .unwrap();
         let watcher::Event::Apply(found) = next().await else {
-            panic!("the new object");
+            panic!("expected the new object");
         };
         assert_eq!(found.name_any(), "c");
         maps.delete("c", &DeleteParams::default()).await.unwrap();
@@ -194,14 +194,14 @@ async fn a_controller_with_a_finalizer_sees_every_end() {
     maps.create(&PostParams::default(), &map("m"))
         .await
         .unwrap();
-    eventually("it is reconciled", async || {
+    eventually("the object is reconciled", async || {
         let found = maps.get("m").await.unwrap();
         found.data.is_some_and(|data| data.contains_key("seen"))
             && found.metadata.finalizers.is_some()
     })
     .await;
     maps.delete("m", &DeleteParams::default()).await.unwrap();
-    eventually("it is gone", async || {
+    eventually("the object is deleted", async || {
         maps.get_opt("m").await.unwrap().is_none()
     })
     .await;
@@ -265,14 +265,14 @@ async fn kube_applies_and_shares_what_it_owns() {
         .unwrap();
     let refused = maps.patch("m", &two, &Patch::Apply(of("a", "2"))).await;
     let kube::Error::Api(status) = refused.unwrap_err() else {
-        panic!("an answer of the server")
+        panic!("expected a response of the server")
     };
     assert_eq!((status.code, status.reason.as_str()), (409, "Conflict"));
     let forced = maps
         .patch("m", &two.clone().force(), &Patch::Apply(of("a", "2")))
         .await;
     let data = forced.unwrap().data.unwrap();
-    assert_eq!(data.len(), 1, "two states b no more: {data:?}");
+    assert_eq!(data.len(), 1, "manager two no longer applies b: {data:?}");
     let same = maps
         .patch("m", &two, &Patch::Apply(of("a", "2")))
         .await

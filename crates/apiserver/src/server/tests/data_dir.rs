@@ -94,7 +94,11 @@ async fn the_administrators_token_lasts_until_its_file_is_removed() {
     assert_eq!(server.admin_token(), Some(first.as_str()));
     let url = server.insecure_url().unwrap();
     assert_eq!(get(url, LEASES, &first).await.code, 200);
-    assert_eq!(get(url, LEASES, "").await.code, 403, "nobody may");
+    assert_eq!(
+        get(url, LEASES, "").await.code,
+        403,
+        "anonymous requests must be denied"
+    );
     server.shutdown().await;
 
     let (server, second) = start().await;
@@ -105,7 +109,11 @@ async fn the_administrators_token_lasts_until_its_file_is_removed() {
     let (server, third) = start().await;
     let url = server.insecure_url().unwrap();
     assert_eq!(get(url, LEASES, &third).await.code, 200);
-    assert_eq!(get(url, LEASES, &first).await.code, 401, "no longer");
+    assert_eq!(
+        get(url, LEASES, &first).await.code,
+        401,
+        "the old token must be invalid"
+    );
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ async fn a_dropped_answer_still_took_effect() {
         .create(&PostParams::default(), &named("l"))
         .await
         .unwrap_err();
-    assert_eq!(code(&error), None, "no answer at all: {error}");
+    assert_eq!(code(&error), None, "expected no response: {error}");
     assert_eq!(fault.hits(), 1);
     leases.get("l").await.unwrap();
 }

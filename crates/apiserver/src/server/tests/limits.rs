@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 async fn until_closed(mut io: impl tokio::io::AsyncRead + Unpin) -> String {
     let mut text = Vec::new();
     let read = tokio::time::timeout(Duration::from_secs(20), io.read_to_end(&mut text)).await;
-    let _ = read.expect("the server closes the connection");
+    let _ = read.expect("the server did not close the connection");
     String::from_utf8_lossy(&text).into_owned()
 }
 
@@ -131,7 +131,9 @@ async fn an_answer_that_is_left_lying_ends_its_connection() {
     let unread = sender.send_request(request.unwrap()).await.unwrap();
     assert_eq!(unread.status(), 200);
     let ended = tokio::time::timeout(Duration::from_secs(20), connection).await;
-    let _ = ended.expect("the server closes the connection").unwrap();
+    let _ = ended
+        .expect("the server did not close the connection")
+        .unwrap();
 
     // A client that reads receives a response of many pieces completely.
     let uri = format!("{}/large", server.url());
@@ -184,7 +186,7 @@ async fn one_connection_carries_hundreds_of_watches() {
         let mut request = request(method, "/", &headers, body);
         *request.uri_mut() = format!("https://localhost{path}").parse().unwrap();
         let answer = tokio::time::timeout(LIMIT, sender.send_request(request));
-        let answer = answer.await.expect("a stream for it").unwrap();
+        let answer = answer.await.expect("no stream for the request").unwrap();
         assert!(answer.status().is_success(), "{}", answer.status());
         answer.into_body()
     };
@@ -197,7 +199,7 @@ async fn one_connection_carries_hundreds_of_watches() {
     let _ = send(Method::GET, &format!("{LEASES}/l"), "").await;
     for mut watch in watches {
         let event = tokio::time::timeout(LIMIT, watch.frame()).await;
-        let event = event.expect("an event").unwrap().unwrap();
+        let event = event.expect("no event").unwrap().unwrap();
         let event = event.into_data().unwrap();
         assert!(event.starts_with(br#"{"type":"ADDED""#), "{event:?}");
     }

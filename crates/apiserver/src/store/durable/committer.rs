@@ -354,7 +354,7 @@ impl Worker {
                 Err(WriteError::Full(error))
             }
             Outcome::Broken(error) => {
-                tracing::error!(error, "the store takes no more writes");
+                tracing::error!(error, "the store rejects all further writes");
                 self.status.fail(error.clone());
                 Err(WriteError::Failed(error))
             }

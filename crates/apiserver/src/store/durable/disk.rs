@@ -281,7 +281,7 @@ impl Disk {
         if !self.is_no_space(trouble) {
             return broken(trouble);
         }
-        // A page of the commit is missing, so the file has the previous state; reading it confirms that.
+        // The commit is incomplete, so the file must have the previous state. `reopen` checks that.
         match self.reopen() {
             Ok(database) => self.database = Some(database),
             Err(again) if self.is_no_space(&again) => {}
@@ -299,7 +299,8 @@ impl Disk {
                 Ok(database)
             } else {
                 Err(Trouble::Damaged(
-                    "a refused commit is there; restart to read it".to_owned(),
+                    "the file contains a commit that was reported as failed; restart to read it"
+                        .to_owned(),
                 ))
             }
         })

@@ -1,4 +1,4 @@
-//! The file below the database.
+//! The file in which redb stores the database.
 //!
 //! Growing allocates the blocks immediately where possible, so that a commit rarely finds a full disk and a sync has
 //! less metadata to write. A failed sync is recorded, because it is unknown which pages the kernel dropped.

@@ -313,7 +313,7 @@ impl<'a> Records<'a> {
         };
         let Some((revision, term, labels, json)) = fields else {
             return Err(Unreadable::Damaged(format!(
-                "the record of {key} is not one, though its checksum is right"
+                "the record of {key} is malformed although its checksum is right"
             )));
         };
         let object = Arc::new(Object {
@@ -363,7 +363,7 @@ pub(super) fn split_key(bytes: &[u8]) -> Option<(&str, &str, &str)> {
 }
 
 fn decode_key(bytes: &[u8], resources: &mut Vec<Arc<str>>) -> Result<Key, String> {
-    let damaged = || format!("the key {:?} is not one", String::from_utf8_lossy(bytes));
+    let damaged = || format!("malformed key {:?}", String::from_utf8_lossy(bytes));
     let (resource, namespace, name) = split_key(bytes).ok_or_else(damaged)?;
     let known = resources
         .iter()

@@ -246,6 +246,6 @@ pub(super) fn check_complete(found: Summary, state: &State) -> Result<(), Troubl
     }
     let (there, should) = (found.count, state.objects.count);
     Err(Trouble::Damaged(format!(
-        "{there} objects are there, and they are not the {should} that were committed"
+        "found {there} objects, which differ from the {should} committed objects"
     )))
 }

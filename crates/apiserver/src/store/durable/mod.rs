@@ -66,7 +66,7 @@ pub enum OpenError {
         what: String,
     },
     /// The file was written by a newer version.
-    #[error("{} has format {found}, and this version knows up to {known}", path.display())]
+    #[error("{} has format {found}; this version supports formats up to {known}", path.display())]
     Format {
         /// The database file.
         path: PathBuf,
@@ -76,7 +76,7 @@ pub enum OpenError {
         known: u32,
     },
     /// The directory of a restore already has a store.
-    #[error("{} is there already; a restore goes into an empty directory", path.display())]
+    #[error("{} already exists; restore into an empty directory", path.display())]
     Exists {
         /// The database file.
         path: PathBuf,

@@ -56,7 +56,7 @@ impl Trouble {
             // A read beyond the end means that the file was truncated.
             Self::Io(error) if error.kind() == ErrorKind::UnexpectedEof => OpenError::Corrupt {
                 path,
-                what: "it ends too early".to_owned(),
+                what: "the file is truncated".to_owned(),
             },
             Self::Io(error) if error.kind() == ErrorKind::InvalidData => OpenError::Corrupt {
                 path,
@@ -127,7 +127,7 @@ pub fn last_words(panic: &PanicHookInfo<'_>) -> Option<String> {
     Some(match work {
         Work::Open => trouble.into_open(&path).to_string(),
         Work::Change => format!(
-            "{}: {trouble}; start again, and if that ends like this, move the file away and restore a backup",
+            "{}: {trouble}; restart; if the error repeats, move the file away and restore a backup",
             path.display()
         ),
     })
@@ -136,6 +136,6 @@ pub fn last_words(panic: &PanicHookInfo<'_>) -> Option<String> {
 fn text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("it gave no reason")
+        .unwrap_or("no reason given")
         .to_owned()
 }

@@ -101,7 +101,7 @@ impl Client {
             .map_err(|status| message(&status))?;
         answer
             .header
-            .ok_or_else(|| "it answers without a revision".to_owned())
+            .ok_or_else(|| "the response has no revision".to_owned())
     }
 
     /// Like [`Client::now`], on the current connection.
@@ -249,7 +249,7 @@ impl CallError {
                         WriteError::Busy
                     }
                     Code::InvalidArgument => WriteError::Invalid(format!("etcd: {why}")),
-                    _ => WriteError::Unavailable(format!("etcd refuses: {why}")),
+                    _ => WriteError::Unavailable(format!("etcd rejected the request: {why}")),
                 }
             }
         }
@@ -259,7 +259,7 @@ impl CallError {
     pub(super) fn reason(self) -> String {
         match self {
             Self::NotSent(why) | Self::Unknown(why) | Self::Full(why) => format!("etcd: {why}"),
-            Self::Refused(status) => format!("etcd refuses: {}", message(&status)),
+            Self::Refused(status) => format!("etcd rejected the request: {}", message(&status)),
         }
     }
 }

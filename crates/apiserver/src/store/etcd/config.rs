@@ -99,17 +99,17 @@ impl Endpoint {
         let origin: Uri = text
             .trim_end_matches('/')
             .parse()
-            .map_err(|_| bad("it is no URL"))?;
+            .map_err(|_| bad("not a URL"))?;
         let tls = match origin.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            _ => return Err(bad("it begins with neither http:// nor https://")),
+            _ => return Err(bad("must begin with http:// or https://")),
         };
         if !matches!(origin.path(), "" | "/") || origin.query().is_some() {
-            return Err(bad("there is something after the port"));
+            return Err(bad("must end after the port"));
         }
         let host = origin.host().filter(|host| !host.is_empty());
-        let host = host.ok_or_else(|| bad("it has no host"))?;
+        let host = host.ok_or_else(|| bad("has no host"))?;
         Ok(Self {
             host: host.trim_matches(['[', ']']).to_owned(),
             port: origin.port_u16().unwrap_or(2379),
@@ -131,7 +131,10 @@ pub(super) fn members(config: &EtcdConfig) -> Result<Members, EtcdError> {
     let endpoints = config.endpoints.iter().map(|text| Endpoint::parse(text));
     let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
     if endpoints.is_empty() {
-        return Err(EtcdError::Endpoint(String::new(), "there is none"));
+        return Err(EtcdError::Endpoint(
+            String::new(),
+            "name at least one endpoint",
+        ));
     }
     let tls = endpoints.iter().any(|endpoint| endpoint.tls);
     let tls = tls.then(|| client_config(config)).transpose()?;
@@ -140,7 +143,7 @@ pub(super) fn members(config: &EtcdConfig) -> Result<Members, EtcdError> {
 
 fn client_config(config: &EtcdConfig) -> Result<ClientConfig, EtcdError> {
     let Some(ca) = &config.ca_file else {
-        let why = "an https endpoint needs the authority of its certificate (--etcd-cafile)";
+        let why = "an https endpoint needs the CA certificate of etcd (--etcd-cafile)";
         return Err(EtcdError::Tls(why.to_owned()));
     };
     let failed = |error: rustls::Error| EtcdError::Tls(error.to_string());
@@ -165,7 +168,7 @@ fn client_config(config: &EtcdConfig) -> Result<ClientConfig, EtcdError> {
                 .map_err(failed)?
         }
         _ => {
-            let why = "--etcd-certfile and --etcd-keyfile go together";
+            let why = "--etcd-certfile and --etcd-keyfile must be given together";
             return Err(EtcdError::Tls(why.to_owned()));
         }
     };
@@ -179,7 +182,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, EtcdError> 
     let found = found.collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|error| bad(error.to_string()))?;
     if found.is_empty() {
-        return Err(bad("there is no certificate in it".to_owned()));
+        return Err(bad("contains no certificate".to_owned()));
     }
     Ok(found)
 }

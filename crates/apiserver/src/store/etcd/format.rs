@@ -76,7 +76,7 @@ impl Layout {
         } = key;
         let slashes = |part: &str| part.bytes().filter(|byte| *byte == b'/').count();
         if (slashes(resource), slashes(namespace), slashes(name)) != (1, 0, 0) {
-            return Err(format!("the name {key:?} holds a slash"));
+            return Err(format!("the name {key:?} contains a slash"));
         }
         let prefix = &self.prefix;
         Ok(format!("{prefix}/registry/{resource}/{namespace}/{name}").into())
@@ -95,7 +95,7 @@ impl Layout {
                 name: name.to_owned(),
             })
         });
-        let what = || format!("the key {:?} is not one of ours", shown(place));
+        let what = || format!("unknown key {:?} below the prefix", shown(place));
         Some(parsed.ok_or_else(what))
     }
 
@@ -177,17 +177,17 @@ pub(super) fn open(
     let encrypted = value.starts_with(ENCRYPTED);
     // `ENCRYPTED` and `FORMAT` have the same length.
     if !encrypted && !value.starts_with(FORMAT) {
-        return Err(wrong("it does not start as values of this version do"));
+        return Err(wrong("unknown format"));
     }
     let rest = &value[FORMAT.len()..];
     let end = rest.iter().position(|byte| *byte == b'\n');
-    let end = end.ok_or_else(|| wrong("it has one line only"))?;
+    let end = end.ok_or_else(|| wrong("the line with the JSON is missing"))?;
     let term = match str::from_utf8(&rest[..end]) {
         Ok(SELF) => Some(revision),
         Ok(number) => number.parse().ok(),
         Err(_) => None,
     };
-    let term = term.ok_or_else(|| wrong("its term is no number"))?;
+    let term = term.ok_or_else(|| wrong("its term is not a number"))?;
     let (line, rest) = value.split_at(FORMAT.len() + end + 1);
     if !encrypted {
         let (json, id) = (value.slice_ref(rest), None);
@@ -211,7 +211,7 @@ pub(super) fn decode(
 ) -> Result<Entry, Unreadable> {
     let Version { term, json, .. } = open(&key, revision, value, encryption)?;
     let tail = json.strip_prefix(HEAD);
-    let tail = tail.ok_or_else(|| damaged(&key, "its JSON has no place for the revision"))?;
+    let tail = tail.ok_or_else(|| damaged(&key, "its JSON has no gap for the revision"))?;
     let json = stamped(revision, tail);
     let labels = labels(&json).map_err(|error| damaged(&key, &error.to_string()))?;
     let object = Arc::new(Object {

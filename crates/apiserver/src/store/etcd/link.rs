@@ -102,7 +102,7 @@ impl Link {
         // The request is sent in one piece, so that etcd usually wakes up once.
         let mut answers = self.begin(path, message, true).await?;
         let answer = answers.next().await?;
-        let answer = answer.ok_or_else(|| Status::internal("it answers without a message"))?;
+        let answer = answer.ok_or_else(|| Status::internal("the response has no message"))?;
         // The trailers follow, with the status.
         answers.next().await?;
         Ok(answer)
@@ -127,7 +127,7 @@ impl Link {
         requests.send_data(framed(message), whole).map_err(broken)?;
         let (head, body) = answer.await.map_err(broken)?.into_parts();
         if head.status != StatusCode::OK {
-            return Err(Status::unknown(format!("it answers {}", head.status)));
+            return Err(Status::unknown(format!("HTTP status {}", head.status)));
         }
         // A response without messages has its status in the headers.
         verdict(&head.headers)?;
@@ -170,7 +170,7 @@ impl<A: Message + Default> Answers<A> {
             if let Some(message) = take(&mut self.read)? {
                 let message = A::decode(message);
                 return message.map(Some).map_err(|error| {
-                    Status::internal(format!("its answer cannot be read: {error}"))
+                    Status::internal(format!("cannot decode the response: {error}"))
                 });
             }
             let Some(piece) = self.body.data().await else {
@@ -184,7 +184,7 @@ impl<A: Message + Default> Answers<A> {
             self.read.extend_from_slice(&piece);
         }
         let trailers = self.body.trailers().await.map_err(broken)?;
-        let silent = || Status::unknown("it does not say how the call ended");
+        let silent = || Status::unknown("the response has no gRPC status");
         verdict(&trailers.ok_or_else(silent)?)?;
         Ok(None)
     }
@@ -206,7 +206,7 @@ fn take(read: &mut BytesMut) -> Result<Option<Bytes>, Status> {
         return Ok(None);
     };
     if prefix.get_u8() != 0 {
-        return Err(Status::internal("its answer is compressed"));
+        return Err(Status::internal("the response is compressed"));
     }
     let length = usize::try_from(prefix.get_u32()).unwrap_or(usize::MAX);
     if read.len() - PREFIX < length {
@@ -225,10 +225,7 @@ fn verdict(headers: &HeaderMap) -> Result<(), Status> {
     }
 }
 
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "this is how h2 hands it over"
-)]
+#[expect(clippy::needless_pass_by_value, reason = "expected an error of h2")]
 fn broken(error: h2::Error) -> Status {
     Status::unavailable(error.to_string())
 }

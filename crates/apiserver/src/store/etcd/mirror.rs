@@ -67,7 +67,7 @@ impl Drop for Ended {
     fn drop(&mut self) {
         if self.0.trouble().is_none() {
             self.0
-                .down("it is not followed any more; restart this server".to_owned());
+                .down("the watch of etcd has stopped; restart this server".to_owned());
         }
     }
 }
@@ -153,7 +153,7 @@ impl Mirror {
             start_revision: signed(self.mvcc.revision()).saturating_add(1),
         };
         let mut watch = match timeout(ANSWER, link.watch(create)).await {
-            Err(_) => return End::Lost("no watch in time".to_owned()),
+            Err(_) => return End::Lost("the watch did not start in time".to_owned()),
             Ok(Err(status)) => return End::Lost(message(&status)),
             Ok(Ok(watch)) => watch,
         };
@@ -190,14 +190,14 @@ impl Mirror {
         let cluster = *self.cluster.get_or_insert(header.cluster_id);
         if cluster != header.cluster_id {
             return Err(format!(
-                "this is cluster {:x}, and not {cluster:x} that this server began with; restart it",
+                "the cluster id changed from {cluster:x} to {:x}; restart this server",
                 header.cluster_id
             ));
         }
         let (there, here) = (unsigned(header.revision), self.mvcc.revision());
         if there < here {
             return Err(format!(
-                "etcd is at revision {there}, and was at {here}: it lost data or was restored; \
+                "the revision of etcd went back from {here} to {there}: etcd lost data or was restored; \
                  restart this server"
             ));
         }
@@ -381,7 +381,7 @@ async fn reach(mvcc: &Mvcc, link: &Link, revision: u64, nudge: &Bytes) -> Result
             return Ok(());
         }
         if mvcc.revision() == before {
-            return Err("its watch brings no news".to_owned());
+            return Err("its watch delivers no events".to_owned());
         }
     }
 }

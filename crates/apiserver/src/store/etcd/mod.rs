@@ -154,7 +154,7 @@ impl EtcdStore {
             ..RangeRequest::default()
         };
         let found = client.range(request).await.map_err(unusable)?;
-        let absent = || EtcdError::Unusable(format!("it keeps no {name}"));
+        let absent = || EtcdError::Unusable(format!("it did not store {name}"));
         let found = found.kvs.first().ok_or_else(absent)?;
         Ok(decode_other(&name, &found.value, encryption)?.1)
     }
@@ -208,7 +208,7 @@ impl Shared {
             return Ok(());
         }
         let why = self.client.trouble();
-        let why = why.unwrap_or_else(|| "its watch brings no news".to_owned());
+        let why = why.unwrap_or_else(|| "its watch delivers no events".to_owned());
         Err(CallError::NotSent(why))
     }
 }

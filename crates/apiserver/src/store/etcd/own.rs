@@ -69,7 +69,7 @@ mod tests {
     fn nothing_is_published_before_what_comes_first() {
         let (own, mvcc) = (Own::default(), Mvcc::new(Retention::default(), 10));
         own.publish(change("c", 13), &mvcc);
-        assert_eq!(mvcc.revision(), 10, "11 and 12 are not known");
+        assert_eq!(mvcc.revision(), 10, "revisions 11 and 12 are missing");
         own.publish(change("a", 11), &mvcc);
         assert_eq!(mvcc.revision(), 11);
         own.publish(change("b", 12), &mvcc);
@@ -87,13 +87,16 @@ mod tests {
         mvcc.follow(vec![change("x", 11), change("a", 12)], 12, removed);
         own.publish(change("x", 11), &mvcc);
         assert_eq!(mvcc.revision(), 12);
-        assert!(own.lock().is_empty(), "what is late is not kept");
+        assert!(
+            own.lock().is_empty(),
+            "a change that is already published must be dropped"
+        );
         let version = mvcc.get(&key("ns", "x")).unwrap();
         mvcc.follow(vec![change("x", 11)], 11, removed);
         assert!(std::sync::Arc::ptr_eq(
             &version,
             &mvcc.get(&key("ns", "x")).unwrap()
         ));
-        assert_eq!(mvcc.revision(), 12, "it does not go back");
+        assert_eq!(mvcc.revision(), 12, "the revision must not decrease");
     }
 }

@@ -39,7 +39,7 @@ async fn a_restore_has_the_objects_and_a_later_revision() {
     for old in [1, saved.revision, lost] {
         assert!(
             restored.watch(everything(), old).is_err(),
-            "a watch from {old} must start over"
+            "a watch from {old} must expire"
         );
         assert!(restored.list(&everything(), Some(old)).is_err());
     }
@@ -61,7 +61,7 @@ async fn a_restore_has_the_objects_and_a_later_revision() {
     let stale = restored.write(fenced(token, "y")).await;
     assert!(
         matches!(stale, Err(WriteError::Fenced(_))),
-        "a renewal is no new term: {stale:?}"
+        "a renewal must not start a new term: {stale:?}"
     );
     let term = set(&restored, &lock, lease("me", "t2", 3)).await.revision;
     restored.write(fenced(term, "y")).await.unwrap();

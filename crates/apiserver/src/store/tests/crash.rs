@@ -126,7 +126,7 @@ fn run(dir: &Path, life: Life) -> String {
         Life::FromTheFirstWrite(life) => {
             opened
                 .recv_timeout(Duration::from_secs(60))
-                .expect("the child opens the store");
+                .expect("the child did not open the store");
             std::thread::sleep(life);
         }
     }
@@ -204,7 +204,7 @@ fn kill_minus_nine_loses_nothing_and_repeats_nothing() {
         attempts += acknowledged + refused + unanswered;
     }
     println!("{crashes} kills: {all:?}");
-    assert!(attempts > crashes * 3, "the children hardly wrote");
+    assert!(attempts > crashes * 3, "the children wrote too little");
 }
 
 #[test]

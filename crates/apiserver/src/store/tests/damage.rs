@@ -60,7 +60,10 @@ impl Image {
     /// Checks that the content was acknowledged and that no revision can be reused.
     fn check(&self, found: &RedbStore, what: &str) {
         let (content, revision) = (content(found), found.revision());
-        assert!(self.content.contains(&content), "{what}: other content");
+        assert!(
+            self.content.contains(&content),
+            "{what}: the content differs"
+        );
         assert!(revision >= self.revision, "{what}: {revision}");
     }
 }
@@ -109,10 +112,10 @@ async fn flip(end: End, rounds: usize) {
             }
         }
     }
-    println!("{end:?}: {found} of {rounds} flips were found, {torn} cost the last write");
+    println!("{end:?}: {found} of {rounds} flips were detected, {torn} lost the last write");
     assert!(
         found > rounds / 12,
-        "only {found} of {rounds} flips were found"
+        "only {found} of {rounds} flips were detected"
     );
 }
 
@@ -129,7 +132,7 @@ async fn a_flipped_bit_in_a_value_names_the_object() {
     }
     assert!(hits > 0);
     let Err(error) = open(bytes) else {
-        panic!("damage was served")
+        panic!("a damaged object was returned")
     };
     assert!(matches!(error, OpenError::Corrupt { .. }));
     println!("{error}");
@@ -166,7 +169,7 @@ async fn a_file_that_is_no_store_is_refused() {
         vec![0xff; 1 << 16],
     ] {
         let Err(error) = open(bytes) else {
-            panic!("garbage was opened")
+            panic!("a file without a store was opened")
         };
         assert!(
             matches!(error, OpenError::Corrupt { .. } | OpenError::Io { .. }),

@@ -75,7 +75,7 @@ async fn a_restart_after_a_crash_skips_the_reserved_revisions() {
     assert_eq!(content(&crashed), before);
     assert!(
         crashed.watch(everything(), revision).is_err(),
-        "history is gone"
+        "the history must be expired"
     );
 }
 
@@ -168,7 +168,10 @@ async fn a_fence_sees_the_writes_before_it_in_the_same_group() {
         let (fenced, theft) = tokio::join!(store.write(fenced), store.write(theft));
         let theft = theft.unwrap().revision;
         match fenced {
-            Ok(object) => assert!(object.revision < theft, "fenced write after the theft"),
+            Ok(object) => assert!(
+                object.revision < theft,
+                "a fenced write succeeded after another holder won"
+            ),
             Err(WriteError::Fenced(_)) => {}
             Err(error) => panic!("{error}"),
         }
@@ -213,7 +216,7 @@ async fn fill(store: &dyn Store, prefix: &str) -> usize {
             Err(error) => panic!("{error}"),
         }
     }
-    panic!("there was room for everything");
+    panic!("the disk did not become full");
 }
 
 async fn recovered(store: &dyn Store) {
@@ -223,7 +226,7 @@ async fn recovered(store: &dyn Store) {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("still refuses: {:?}", store.failure());
+    panic!("the store still rejects writes: {:?}", store.failure());
 }
 
 #[tokio::test]
@@ -291,7 +294,7 @@ async fn a_failed_sync_stops_writes_for_good() {
     assert_eq!(
         store.revision(),
         kept.revision,
-        "what is not durable is not published"
+        "a write that is not durable must not be published"
     );
 
     medium.fault(Faults::default());
@@ -303,7 +306,7 @@ async fn a_failed_sync_stops_writes_for_good() {
     let restarted = open(&Medium::of(medium.bytes()));
     assert!(
         restarted.revision() > kept.revision + 1,
-        "what was in doubt when the disk failed must not be numbered again"
+        "the revisions of the failed commit must not be reused"
     );
 }
 
@@ -311,10 +314,7 @@ async fn a_failed_sync_stops_writes_for_good() {
 async fn a_full_file_system_refuses_writes_and_recovers() {
     let Some(mount) = Tmpfs::new() else {
         let ci = std::env::var_os("CI").is_some_and(|ci| ci == "true");
-        assert!(
-            !ci,
-            "mounting a small tmpfs needs root, and CI is to have it"
-        );
+        assert!(!ci, "mounting a small tmpfs needs root, which CI must have");
         eprintln!("skipped: mounting a small tmpfs needs root");
         return;
     };
@@ -374,7 +374,10 @@ async fn an_open_on_a_full_disk_is_no_step_back() {
             continue;
         };
         let seen = full.revision();
-        assert!(seen > store.revision() + 1000, "it starts beyond the crash");
+        assert!(
+            seen > store.revision() + 1000,
+            "the store must start after the reserved revisions"
+        );
         let refused = try_set(&full, &key("a", "y"), json!({})).await;
         hits += usize::from(matches!(refused, Err(WriteError::Full(_))));
         disk.fault(Faults::default());
@@ -418,6 +421,6 @@ async fn a_disk_that_hangs_does_not_take_the_memory() {
             Err(other) => panic!("{other}"),
         }
     }
-    assert!(done >= 20, "{done} of those that waited were written");
+    assert!(done >= 20, "only {done} queued writes succeeded");
     set(&*store, &key("a", "after"), json!({})).await;
 }

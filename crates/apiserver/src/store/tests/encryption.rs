@@ -102,7 +102,7 @@ async fn no_file_has_a_secret_in_clear_text() {
     store.close();
     assert!(files_with(dir.path(), SECRET).is_empty());
     let plain = files_with(dir.path(), PLAIN);
-    assert_eq!(plain.len(), 3, "the search finds what is there: {plain:?}");
+    assert_eq!(plain.len(), 3, "the search must find clear text: {plain:?}");
     let again = open(&home, &keys(&[1])).unwrap();
     assert_eq!(content(&again), before);
     drop(again);
@@ -187,7 +187,10 @@ async fn rotation_encrypts_a_plain_store_and_then_changes_the_key() {
     assert_eq!((rotation.rewritten, rotation.encrypted), (8, 9));
     assert_eq!((rotation.read, rotation.total), (50, Some(50)));
     assert_eq!(steps, 50);
-    assert!(files_with(home, SECRET).is_empty(), "also in free pages");
+    assert!(
+        files_with(home, SECRET).is_empty(),
+        "free pages must not contain the secret"
+    );
     let store = open(home, &keys(&[1])).unwrap();
     assert_eq!(
         (content(&store), store.revision()),
@@ -252,14 +255,17 @@ async fn rotation_of_a_crashed_store_does_not_reuse_revisions() {
     let before = content(&store);
     fs::write(
         crashed.join("store.redb.part"),
-        "of a rotation that was killed",
+        "of an interrupted rotation",
     )
     .unwrap();
     RedbStore::rotate_keys(&crashed, &keys(&[2, 1]), |_| {}).unwrap();
     assert!(!crashed.join("store.redb.part").exists());
     let rotated = open(&crashed, &keys(&[2])).unwrap();
     assert_eq!(content(&rotated), before);
-    assert!(rotated.revision() > revision, "others were reserved");
+    assert!(
+        rotated.revision() > revision,
+        "reserved revisions must not be reused"
+    );
 }
 
 #[tokio::test]

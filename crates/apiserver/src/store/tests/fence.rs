@@ -42,7 +42,7 @@ async fn the_token_is_the_revision_that_won_the_term() {
     fenced(&store, "a", first).await.unwrap();
     let reason = fenced(&store, "a", renewed).await.unwrap_err();
     assert!(
-        reason.contains(&format!("token {first}, and not {renewed}")),
+        reason.contains(&format!("token {first}, not {renewed}")),
         "{reason}"
     );
 
@@ -51,7 +51,7 @@ async fn the_token_is_the_revision_that_won_the_term() {
     assert!(reason.contains(r#"held by "b""#), "{reason}");
     assert!(
         fenced(&store, "b", first).await.is_err(),
-        "b's name with a's token"
+        "holder b with the token of a"
     );
     fenced(&store, "b", second).await.unwrap();
 }
@@ -76,11 +76,11 @@ async fn release_and_removal_end_the_term() {
         fenced(&store, "a", first)
             .await
             .unwrap_err()
-            .contains("held by nobody")
+            .contains("has no holder")
     );
     assert!(
         fenced(&store, "", released).await.is_err(),
-        "nobody cannot write under a fence"
+        "an empty holder cannot make a fenced write"
     );
 
     store.write(delete(&lock, released)).await.unwrap();
@@ -111,7 +111,10 @@ async fn what_was_given_is_as_it_was() {
         ..put(&target, Expected::Absent, value())
     };
     let moved = |done| matches!(done, Err(WriteError::Moved(what)) if what == place);
-    assert!(moved(store.write(write(1)).await), "it is not there");
+    assert!(
+        moved(store.write(write(1)).await),
+        "the other object does not exist"
+    );
     let first = set(&store, &place, value()).await.revision;
     let second = set(&store, &place, value()).await.revision;
     assert!(moved(store.write(write(first)).await));
@@ -119,5 +122,8 @@ async fn what_was_given_is_as_it_was() {
     let there = store.get(&target).unwrap().revision;
     store.write(delete(&target, there)).await.unwrap();
     store.write(delete(&place, second)).await.unwrap();
-    assert!(moved(store.write(write(second)).await), "it is gone");
+    assert!(
+        moved(store.write(write(second)).await),
+        "the other object was deleted"
+    );
 }

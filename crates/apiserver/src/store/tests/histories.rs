@@ -75,7 +75,7 @@ impl History {
                     let start = number(1).unwrap();
                     assert!(
                         start >= self.highest,
-                        "starts at {start} after {}",
+                        "the store starts at revision {start} after {}",
                         self.highest
                     );
                 }
@@ -100,10 +100,13 @@ impl History {
                 }
                 "ok" | "no" => {
                     let Some(id) = number(3) else { continue };
-                    let (name, at) = open.remove(&id).expect("an answer has its attempt");
+                    let (name, at) = open.remove(&id).expect("a result without an attempt");
                     let revision = (words[0] == "ok").then(|| number(4).unwrap());
                     if let Some(revision) = revision {
-                        assert!(revision > self.highest, "{revision} again, or from before");
+                        assert!(
+                            revision > self.highest,
+                            "revision {revision} was used before"
+                        );
                         seen = seen.max(revision);
                     }
                     let attempts = self.attempts.get_mut(&name).unwrap();
@@ -127,7 +130,10 @@ impl History {
         for (name, attempts) in &self.attempts {
             for (revision, id) in versions(attempts, present(name)) {
                 let twice = used.insert(revision, id);
-                assert_eq!(twice, None, "revision {revision} is {id} too");
+                assert_eq!(
+                    twice, None,
+                    "revision {revision} was used twice, also for {id}"
+                );
             }
         }
         self.highest = revision;
@@ -163,7 +169,7 @@ fn versions(attempts: &[Attempt], present: Option<Present>) -> Vec<(u64, u64)> {
     while id != 0 {
         let attempt = *by_id
             .get(&id)
-            .unwrap_or_else(|| panic!("nobody wrote {id}"));
+            .unwrap_or_else(|| panic!("no writer wrote {id}"));
         assert!(
             !matches!(attempt.answer, Some((_, None))),
             "{attempt:?} was refused"
@@ -198,7 +204,7 @@ fn versions(attempts: &[Attempt], present: Option<Present>) -> Vec<(u64, u64)> {
         .collect();
     assert!(
         revisions.is_sorted_by(|newer, older| newer.0 > older.0),
-        "revisions go back"
+        "revisions decrease"
     );
 
     // A conflict is correct if the expected version was replaced before the conflict was reported.
@@ -208,7 +214,7 @@ fn versions(attempts: &[Attempt], present: Option<Present>) -> Vec<(u64, u64)> {
             let replaced = successor.get(&refused.from).is_some_and(|by| by.began < at);
             assert!(
                 replaced,
-                "{refused:?} was refused, and nothing was in its way"
+                "{refused:?} was rejected without a conflicting write"
             );
         }
     }

@@ -372,11 +372,14 @@ fn follow(model: &Model, range: &Range, after: u64, watch: &mut dyn Watch) {
         let Ok(event) = next else {
             let (lost, ..) = expected
                 .last()
-                .expect("a watch that has all has not expired");
-            assert!(*lost <= model.oldest(range), "{lost} is retained");
+                .expect("a watch without missing events must not expire");
+            assert!(
+                *lost <= model.oldest(range),
+                "event {lost} is retained and must be delivered"
+            );
             return;
         };
-        let (at, key, value) = expected.pop().expect("no event that did not happen");
+        let (at, key, value) = expected.pop().expect("an event that was never written");
         assert_eq!((event.revision, &event.object.key), (*at, key));
         assert_eq!(event.object.revision, *at);
         let before = model.at(range, at - 1).remove(key);

@@ -59,8 +59,11 @@ async fn no_acknowledged_write_is_lost_at_a_power_cut() {
         acked.extend(answers.into_iter().map(Result::unwrap));
         check(image(&medium, &mut rng, &mut halfway), &acked, round);
     }
-    println!("{halfway} of 500 cuts hit a commit halfway");
-    assert!(halfway > 100, "only {halfway} cuts hit a commit halfway");
+    println!("{halfway} of 500 power cuts hit an unfinished commit");
+    assert!(
+        halfway > 100,
+        "only {halfway} power cuts hit an unfinished commit"
+    );
 }
 
 fn check(cut: Vec<u8>, acked: &BTreeMap<u64, u64>, round: usize) {
@@ -75,7 +78,7 @@ fn check(cut: Vec<u8>, acked: &BTreeMap<u64, u64>, round: usize) {
         assert!(value["round"].as_u64().unwrap() <= round as u64);
         assert!(
             store.revision() > object.revision,
-            "a revision would be used again"
+            "a revision would be reused"
         );
     }
 }

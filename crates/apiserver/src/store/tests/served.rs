@@ -83,7 +83,7 @@ async fn a_full_disk_is_507_until_there_is_room() {
     assert_eq!(refused.code, 507, "{}", refused.body);
     assert_eq!(refused.body["reason"], "InsufficientStorage");
     let message = refused.body["message"].as_str().unwrap();
-    let why = "nothing was changed: there is no space left for writes";
+    let why = "nothing was changed: no space left for writes";
     assert!(message.starts_with(why), "{message}");
     assert_eq!(health(&server, "/readyz").await.0, 500);
     assert_eq!(health(&server, "/livez").await.0, 200);

@@ -133,7 +133,7 @@ async fn too_old_is_exact() {
     }
     // Revisions 22..=31 are retained, so a watch can start after 21 but not after 20.
     let Err(expired) = store.watch(everything(), 20) else {
-        panic!("20 misses revision 21")
+        panic!("a watch after 20 would miss revision 21")
     };
     assert_eq!(
         expired,
@@ -177,17 +177,13 @@ async fn a_slow_reader_expires_and_a_quiet_range_does_not() {
                 oldest: 42
             })
         );
-        assert_eq!(
-            watch.revision(),
-            2,
-            "a bookmark must not skip what was lost"
-        );
+        assert_eq!(watch.revision(), 2, "a bookmark must not skip lost events");
     }
     assert!(quiet.next().now_or_never().is_none());
     assert_eq!(
         quiet.revision(),
         store.revision(),
-        "a quiet range moves with the store"
+        "the revision of a quiet range follows the store"
     );
     let event = set(&store, &key("a", "quiet"), json!({})).await;
     assert_eq!(revisions(&drain(&mut *quiet)), [event.revision]);
@@ -290,6 +286,6 @@ async fn conflicts_name_the_present_version() {
     assert_eq!(
         store.revision(),
         first.revision,
-        "a refused write uses no revision"
+        "a rejected write must not use a revision"
     );
 }
