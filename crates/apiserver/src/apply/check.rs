@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::set::{member, push_element};
-use super::shape::{Parts, Shape};
+use super::shape::{Shape, ValueParts};
 use crate::schema::Type;
 
 /// Returns the first mismatch in the words of the real server.
@@ -26,7 +26,7 @@ impl Walk {
             return self.leaf(ty, value);
         }
         match (shape, shape.parts(value)) {
-            (_, Parts::Members) => {
+            (_, ValueParts::Members) => {
                 for (name, value) in value.as_object().into_iter().flatten() {
                     if !shape.admits(name) {
                         return self.below(&member(name), |walk| {
@@ -37,14 +37,14 @@ impl Walk {
                 }
                 Ok(())
             }
-            (_, Parts::Elements) => self.elements(shape, value),
-            (Shape::Free, Parts::One) => Ok(()),
-            (Shape::Custom(schema), Parts::One) => match schema.wants(value) {
+            (_, ValueParts::Elements) => self.elements(shape, value),
+            (Shape::Free, ValueParts::One) => Ok(()),
+            (Shape::Custom(schema), ValueParts::One) => match schema.wants(value) {
                 Some(wanted) => Err(self.expected(wanted, value)),
                 None => Ok(()),
             },
-            (Shape::List(..), Parts::One) => Err(self.expected("list", value)),
-            (_, Parts::One) => Err(self.expected("map", value)),
+            (Shape::List(..), ValueParts::One) => Err(self.expected("list", value)),
+            (_, ValueParts::One) => Err(self.expected("map", value)),
         }
     }
 
@@ -134,7 +134,7 @@ mod tests {
     use crate::schema::message_by_name;
 
     #[test]
-    fn what_the_real_server_says() {
+    fn error_texts_equal_those_of_the_real_server() {
         let pod = Shape::Struct(message_by_name("core/v1.Pod").expect("there"));
         let problem = |value: Value| check(pod, &value).expect_err("a problem");
         assert_eq!(

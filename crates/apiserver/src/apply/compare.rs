@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::set::{Set, member};
-use super::shape::{Parts, Shape};
+use super::shape::{Shape, ValueParts};
 
 /// The difference from one value to another.
 #[derive(Clone, Debug, Default)]
@@ -60,14 +60,14 @@ impl Walk {
         if let (Some(old), Some(new)) = (old, new)
             && shape.parts(old) != shape.parts(new)
         {
-            parts = Parts::One;
+            parts = ValueParts::One;
         }
         // Two empty values are a leaf, so that an empty map or list differs from an absent one.
         if is_empty(old) && is_empty(new) {
-            parts = Parts::One;
+            parts = ValueParts::One;
         }
         match parts {
-            Parts::One => {
+            ValueParts::One => {
                 let set = match (old, new) {
                     (None, _) => &mut self.out.added,
                     (_, None) => &mut self.out.removed,
@@ -76,8 +76,8 @@ impl Walk {
                 set.insert(&self.path);
                 return;
             }
-            Parts::Members => self.members(shape, old, new),
-            Parts::Elements => self.elements(shape, old, new),
+            ValueParts::Members => self.members(shape, old, new),
+            ValueParts::Elements => self.elements(shape, old, new),
         }
         match (old, new) {
             (None, _) => self.out.added.insert(&self.path),
@@ -165,15 +165,15 @@ pub(crate) fn fields(shape: Shape, object: &Value) -> Set {
 fn claim(shape: Shape, value: &Value) -> (bool, Set) {
     let mut below = Set::default();
     match shape.parts(value) {
-        Parts::One => return (true, below),
-        Parts::Members => {
+        ValueParts::One => return (true, below),
+        ValueParts::Members => {
             for (name, value) in value.as_object().into_iter().flatten() {
                 let (whole, inner) = claim(shape.member(name), value);
                 let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
                 below.add(member(name), whole || empty || !shape.names(name), inner);
             }
         }
-        Parts::Elements => {
+        ValueParts::Elements => {
             for item in value.as_array().into_iter().flatten() {
                 if let Ok(element) = shape.element(item) {
                     let (_, inner) = claim(shape.item(), item);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_added_with_all_above_it() {
+    fn added_path_includes_its_parents() {
         let shape = Shape::Struct(message_by_name("core/v1.ConfigMap").expect("there"));
         let old = json!({"metadata": {}});
         let new = json!({"metadata": {"labels": {"l": "1"}}, "data": {"a": "1"}});
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_go_by_identity_or_as_a_whole() {
+    fn lists_merge_by_identity_or_are_atomic() {
         let of = |image: &str, command: &[&str], port: u16| {
             json!({"spec": {"containers": [{"name": "c", "image": image, "command": command,
                 "ports": [{"containerPort": port}]}]}})
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_no_difference() {
+    fn equal_objects_have_no_difference() {
         let one = json!({"spec": {"nodeSelector": {"a": "b"}, "containers": []}});
         assert!(compare(pod(), &one, &one).is_empty());
         let other = json!({"spec": {"nodeSelector": {"a": "c"}, "containers": []}});

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_comes_back() {
+    fn managed_fields_round_trip() {
         let list = list(3);
         let managed = Managed::decode(Some(&list)).expect("read");
         assert_eq!(managed.encode(), Some(list));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn times_alone_are_no_difference() {
+    fn lists_that_differ_only_in_times_are_equal() {
         let mut other = list(2);
         other[1]["time"] = json!("2027-01-01T00:00:00Z");
         assert!(same_but_times(&list(2), &other));

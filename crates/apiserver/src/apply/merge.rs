@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::compare::is_empty;
 use super::set::{Set, member};
-use super::shape::{Parts, Shape};
+use super::shape::{Shape, ValueParts};
 
 /// Merges the applied value into the live one. Applied elements keep the applied order.
 pub(super) fn merge(shape: Shape, live: Option<&Value>, applied: Option<&Value>) -> Option<Value> {
@@ -15,14 +15,14 @@ pub(super) fn merge(shape: Shape, live: Option<&Value>, applied: Option<&Value>)
     if let (Some(live), Some(applied)) = (live, applied)
         && shape.parts(live) != shape.parts(applied)
     {
-        parts = Parts::One;
+        parts = ValueParts::One;
     }
     if is_empty(live) && is_empty(applied) {
-        parts = Parts::One;
+        parts = ValueParts::One;
     }
     match parts {
-        Parts::One => Some(sample.clone()),
-        Parts::Members => {
+        ValueParts::One => Some(sample.clone()),
+        ValueParts::Members => {
             let empty = Map::new();
             let live = live.and_then(Value::as_object).unwrap_or(&empty);
             let applied = applied.and_then(Value::as_object).unwrap_or(&empty);
@@ -35,7 +35,7 @@ pub(super) fn merge(shape: Shape, live: Option<&Value>, applied: Option<&Value>)
             });
             Some(Value::Object(merged.collect()))
         }
-        Parts::Elements => Some(Value::Array(elements(shape, list(live), list(applied)))),
+        ValueParts::Elements => Some(Value::Array(elements(shape, list(live), list(applied)))),
     }
 }
 
@@ -112,9 +112,9 @@ fn elements(shape: Shape, live: &[Value], applied: &[Value]) -> Vec<Value> {
 /// Removes these paths from a value. Returns `None` if nothing is left.
 pub(super) fn remove(shape: Shape, value: &Value, paths: &Set) -> Option<Value> {
     match shape.parts(value) {
-        Parts::One if value.is_array() || value.is_object() => None,
-        Parts::One => Some(value.clone()),
-        Parts::Members => {
+        ValueParts::One if value.is_array() || value.is_object() => None,
+        ValueParts::One => Some(value.clone()),
+        ValueParts::Members => {
             let mut out = Map::new();
             for (name, value) in value.as_object().into_iter().flatten() {
                 let element = member(name);
@@ -129,7 +129,7 @@ pub(super) fn remove(shape: Shape, value: &Value, paths: &Set) -> Option<Value> 
             }
             (!out.is_empty()).then_some(Value::Object(out))
         }
-        Parts::Elements => {
+        ValueParts::Elements => {
             let mut out = Vec::new();
             for item in value.as_array().into_iter().flatten() {
                 let element = shape.element(item).unwrap_or_default();

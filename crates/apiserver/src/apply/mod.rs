@@ -56,7 +56,7 @@ pub(crate) enum Refusal {
 pub(crate) type InVersion<'a> = &'a dyn Fn(&str) -> Option<Comparison>;
 
 /// Paths that have no owner, because the server sets them.
-fn nobodys() -> &'static Set {
+fn unowned_paths() -> &'static Set {
     static PATHS: std::sync::LazyLock<Set> = std::sync::LazyLock::new(|| {
         Set::of(&[
             &["apiVersion"],
@@ -115,13 +115,13 @@ pub(crate) fn renews(owners: &Value, writer: &Writer, change: &Comparison) -> bo
         modified,
         removed,
     } = change;
-    let counts = |set: &Set| !set.is_subset(nobodys());
+    let counts = |set: &Set| !set.is_subset(unowned_paths());
     if counts(removed) || !(counts(added) || counts(modified)) {
         return false;
     }
     managed::alone(owners, writer).is_some_and(|own| {
         let mut changed = [added, modified].into_iter();
-        changed.all(|set| set.is_written_in(Some(own), Some(nobodys())))
+        changed.all(|set| set.is_written_in(Some(own), Some(unowned_paths())))
     })
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn update(
     now: &str,
 ) -> Managed {
     take_from_others(&mut managed, None, &writer.api_version, change, others);
-    let taken = change.changed().difference(nobodys());
+    let taken = change.changed().difference(unowned_paths());
     if !taken.is_empty() {
         let own = managed.entry(writer);
         own.fields = taken.union(&own.fields);
@@ -209,7 +209,7 @@ impl Apply<'_> {
         };
         check::check(self.shape, self.config).map_err(Refusal::Unfit)?;
         let claimed = compare::fields(self.shape, self.config).without(self.reset);
-        if !claimed.difference(nobodys()).is_written_as(stated) {
+        if !claimed.difference(unowned_paths()).is_written_as(stated) {
             return Ok(None);
         }
         let merged = merge::merge(self.shape, Some(self.live), Some(self.config));
@@ -264,7 +264,7 @@ impl Apply<'_> {
         let version = &self.writer.api_version;
         take_from_others(&mut managed, Some(self.writer), version, &change, &others);
         let own = managed.entry(self.writer);
-        own.fields = std::mem::take(&mut own.fields).difference(nobodys());
+        own.fields = std::mem::take(&mut own.fields).difference(unowned_paths());
         if new != *self.live {
             own.time = Some(now.to_owned());
         }

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_written_form_comes_back() {
+    fn serialised_set_round_trips() {
         let fields = json!({"f:data": {".": {}, "f:a": {}},
             "f:spec": {"f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:name": {}}},
             "f:finalizers": {"v:\"x\"": {}}}});
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_of_members_or_of_all_below() {
+    fn set_difference_keeps_or_removes_nested_members() {
         let all = set(&json!({"f:data": {".": {}, "f:a": {}, "f:b": {}}}));
         let part = set(&json!({"f:data": {}}));
         let rest = json!({"f:data": {"f:a": {}, "f:b": {}}});

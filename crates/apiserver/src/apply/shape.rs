@@ -26,7 +26,7 @@ pub(crate) enum Shape<'a> {
 
 /// The parts of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Parts {
+pub(super) enum ValueParts {
     One,
     Members,
     Elements,
@@ -54,19 +54,19 @@ impl Shape<'_> {
     }
 
     /// Returns the kind of parts, which depends on the value if there is no schema.
-    pub(super) fn parts(self, value: &Value) -> Parts {
+    pub(super) fn parts(self, value: &Value) -> ValueParts {
         match (self, value) {
-            (Self::Custom(schema), Value::Object(_)) if !schema.atomic => Parts::Members,
+            (Self::Custom(schema), Value::Object(_)) if !schema.atomic => ValueParts::Members,
             (Self::Custom(schema), Value::Null) if schema.kind == ValueKind::Object => {
-                Parts::Members
+                ValueParts::Members
             }
             (Self::Custom(schema), Value::Array(_)) if schema.list != ListKind::Atomic => {
-                Parts::Elements
+                ValueParts::Elements
             }
             (Self::Struct(_) | Self::Map(_), Value::Object(_) | Value::Null)
-            | (Self::Free, Value::Object(_)) => Parts::Members,
-            (Self::List(..), Value::Array(_) | Value::Null) => Parts::Elements,
-            _ => Parts::One,
+            | (Self::Free, Value::Object(_)) => ValueParts::Members,
+            (Self::List(..), Value::Array(_) | Value::Null) => ValueParts::Elements,
+            _ => ValueParts::One,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::schema::message_by_name;
 const NOW: &str = "2026-01-01T00:00:00Z";
 
 /// An object that several managers write, with the owners of its fields.
-struct Play {
+struct Scenario {
     shape: Shape<'static>,
     object: Value,
     managed: Managed,
@@ -19,7 +19,7 @@ struct Play {
     shortcuts: usize,
 }
 
-impl Play {
+impl Scenario {
     fn of(message: &str) -> Self {
         Self {
             shape: Shape::Struct(message_by_name(message).expect("there")),
@@ -109,8 +109,8 @@ fn conflicts(result: Result<(), Refusal>) -> Vec<String> {
 }
 
 #[test]
-fn what_is_no_longer_stated_goes() {
-    let mut play = Play::of("core/v1.ConfigMap");
+fn field_that_is_no_longer_applied_is_removed() {
+    let mut play = Scenario::of("core/v1.ConfigMap");
     play.apply("a", json!({"data": {"x": "1", "y": "2"}}), false)
         .expect("applied");
     play.apply("b", json!({"data": {"y": "2", "z": "3"}}), false)
@@ -131,7 +131,7 @@ fn what_is_no_longer_stated_goes() {
 
 #[test]
 fn conflicts_name_every_field_and_force_takes_them() {
-    let mut play = Play::of("core/v1.ConfigMap");
+    let mut play = Scenario::of("core/v1.ConfigMap");
     play.apply("a", json!({"data": {"x": "1", "y": "2"}}), false)
         .expect("applied");
     play.update("u", json!({"data": {"x": "1", "y": "2", "z": "3"}}));
@@ -156,7 +156,7 @@ fn conflicts_name_every_field_and_force_takes_them() {
 
 #[test]
 fn elements_of_lists_have_owners_of_their_own() {
-    let mut play = Play::of("core/v1.Service");
+    let mut play = Scenario::of("core/v1.Service");
     let port = |port: u16, name: &str| json!({"port": port, "name": name, "protocol": "TCP"});
     play.apply("a", json!({"spec": {"ports": [port(80, "http")]}}), false)
         .expect("applied");
@@ -180,7 +180,7 @@ fn elements_of_lists_have_owners_of_their_own() {
 
 #[test]
 fn sets_are_shared_by_element() {
-    let mut play = Play::of("core/v1.ConfigMap");
+    let mut play = Scenario::of("core/v1.ConfigMap");
     let meta = |list: &[&str]| json!({"metadata": {"finalizers": list}});
     play.apply("a", meta(&["x/a", "x/c"]), false)
         .expect("applied");
@@ -194,7 +194,7 @@ fn sets_are_shared_by_element() {
 
 #[test]
 fn an_update_that_removes_a_field_removes_its_owners() {
-    let mut play = Play::of("core/v1.ConfigMap");
+    let mut play = Scenario::of("core/v1.ConfigMap");
     play.apply("a", json!({"data": {"x": "1", "y": "2"}}), false)
         .expect("applied");
     play.update("u", json!({"data": {"y": "3"}}));
@@ -208,8 +208,8 @@ fn an_update_that_removes_a_field_removes_its_owners() {
 }
 
 #[test]
-fn what_was_there_before_owners_were_kept_has_an_owner() {
-    let mut play = Play::of("core/v1.ConfigMap");
+fn fields_without_recorded_owner_belong_to_before_first_apply() {
+    let mut play = Scenario::of("core/v1.ConfigMap");
     play.object = json!({"data": {"x": "1"}, "metadata": {"name": "n"}});
     assert_eq!(
         conflicts(play.apply("a", json!({"data": {"x": "2"}}), false)),
@@ -219,7 +219,7 @@ fn what_was_there_before_owners_were_kept_has_an_owner() {
 
 #[test]
 fn an_apply_that_changes_nothing_has_no_time() {
-    let mut play = Play::of("core/v1.ConfigMap");
+    let mut play = Scenario::of("core/v1.ConfigMap");
     play.update("u", json!({"data": {"x": "1"}}));
     play.apply("a", json!({"data": {"x": "1"}}), false)
         .expect("applied");
@@ -233,7 +233,7 @@ fn an_apply_that_changes_nothing_has_no_time() {
 fn a_renewal_by_the_only_owner_changes_the_time_alone() {
     const LATER: &str = "2026-01-01T00:00:09Z";
     let lease = |holder: &str, renewed: &str| json!({"spec": {"holderIdentity": holder, "renewTime": renewed}});
-    let mut play = Play::of("coordination/v1.Lease");
+    let mut play = Scenario::of("coordination/v1.Lease");
     let first = lease("a", "2026-01-01T00:00:00.000000Z");
     play.update("m", first.clone());
     let owners = play.managed.clone().encode().expect("one");
@@ -262,8 +262,8 @@ fn a_renewal_by_the_only_owner_changes_the_time_alone() {
 }
 
 #[test]
-fn who_states_the_same_fields_again_keeps_them() {
-    let mut play = Play::of("core/v1.ConfigMap");
+fn applying_the_same_fields_again_keeps_their_owner() {
+    let mut play = Scenario::of("core/v1.ConfigMap");
     let of = |x: &str, y: &str| {
         json!({"metadata": {"name": "n", "labels": {"l": "1"}, "finalizers": ["a/b"]},
             "data": {"x": x, "y": y}})

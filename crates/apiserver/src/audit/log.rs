@@ -95,7 +95,8 @@ impl Log {
             }
         }
         self.shared.bytes.fetch_sub(size, Ordering::AcqRel);
-        self.shared.lose(1, "the queue of the audit log is full");
+        self.shared
+            .count_lost(1, "the queue of the audit log is full");
     }
 
     /// Ends the writer after it has written the queue, in bounded time.
@@ -125,7 +126,7 @@ impl Log {
 
 impl Shared {
     /// Counts lost events, and logs them at a limited rate.
-    fn lose(&self, count: usize, why: &str) {
+    fn count_lost(&self, count: usize, why: &str) {
         self.counts.errors.inc_by(count as u64);
         self.lost.fetch_add(count, Ordering::AcqRel);
         let now = Timestamp::now().as_second();
@@ -183,7 +184,7 @@ impl Writer {
             return;
         }
         if let Err(error) = self.output.write(&self.batch) {
-            self.shared.lose(self.events, &error.to_string());
+            self.shared.count_lost(self.events, &error.to_string());
         }
         self.batch.clear();
         self.batch.shrink_to(2 * BATCH);

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_account_brings_its_groups() {
+    fn impersonated_service_account_has_its_groups() {
         let user = wanted(&headers(&[(
             "Impersonate-User",
             "system:serviceaccount:ns:sa",

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_everybody_may_is_left_out() {
+    fn permissions_of_every_user_are_omitted() {
         let recorder = Recorder::new();
         let user = User::admin();
         let path = |verb, path| Attributes {

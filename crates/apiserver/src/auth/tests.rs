@@ -121,7 +121,7 @@ fn named(kind: &str, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn bindings_reach_as_far_as_their_scope() {
+async fn binding_applies_within_its_scope() {
     let world = World::new().await;
     let alice = User::new("alice", ["devs".to_owned()]);
     world
@@ -276,7 +276,7 @@ async fn bootstrap_roles_grant_what_they_say() {
 }
 
 #[tokio::test]
-async fn nobody_grants_more_than_they_have() {
+async fn user_cannot_grant_more_than_it_has() {
     let world = World::new().await;
     let alice = User::new("alice", ["devs".to_owned()]);
     let role = |rules: Value| json!({ "metadata": { "name": "more" }, "rules": rules });
@@ -547,7 +547,7 @@ async fn impersonation_takes_the_permission() {
 }
 
 #[tokio::test]
-async fn always_allow_asks_nobody() {
+async fn always_allow_permits_every_request() {
     let world = World::with(Options {
         mode: Mode::AlwaysAllow,
         ..Options::default()

@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_survives_its_file() {
+    fn signing_key_is_loaded_again_and_invalid_file_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sa.key");
         let first = Issuer::new(SigningKey::load_or_generate(&path).unwrap());

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_definition_in_a_group_of_the_project_tells_of_its_approval() {
+    fn definition_in_kubernetes_group_has_approval_condition() {
         let told = |group: &str, annotation: &str| {
             let mut definition = json!({"metadata": {"annotations": {APPROVED: annotation}},
                 "spec": {"group": group}, "status": {}});

@@ -50,11 +50,11 @@ pub(crate) fn default_definition(definition: &mut Value) {
 /// Prepares a new definition. It is established immediately unless another definition owns one of its names.
 pub(crate) fn prepare_definition(definition: &mut Value) {
     definition["status"] = json!({});
-    settle(definition, None);
+    update_status(definition, None);
 }
 
 /// Updates the status for the spec. `taken` describes a name that another definition owns.
-pub(crate) fn settle(definition: &mut Value, taken: Option<&str>) {
+pub(crate) fn update_status(definition: &mut Value, taken: Option<&str>) {
     let names = definition
         .pointer("/spec/names")
         .cloned()
@@ -710,7 +710,7 @@ mod tests {
         assert_eq!(definition["status"]["acceptedNames"]["singular"], "thing");
         let mut other = definition.clone();
         other["status"] = json!({});
-        settle(&mut other, Some("things"));
+        update_status(&mut other, Some("things"));
         assert!(!is_established(&other));
     }
 

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_structural_is_named() {
+    fn violations_of_structural_rules_are_reported() {
         assert_eq!(fields(&json!({})), ["s.type"]);
         assert_eq!(
             fields(&json!({"type": "array", "items": {}})),

@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_wrong_before_may_stay() {
+    fn unchanged_invalid_parts_are_accepted() {
         let schema = json!({"type": "object", "required": ["must"], "properties": {"spec":
             {"type": "object", "required": ["must"], "properties": {
             "n": {"type": "integer", "maximum": 1}, "o": {"type": "integer", "maximum": 1},

@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_survive_and_garbage_does_not() {
+    fn continue_token_round_trips_and_invalid_token_is_rejected() {
         let token = Token {
             revision: Some(7),
             after: ("n".into(), "x".into()),

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn combinations_that_make_no_sense_are_refused() {
+    fn invalid_combinations_of_list_options_are_rejected() {
         let field = |name: &str| Some(name.to_owned());
         let cases = [
             (
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_are_read_or_refused() {
+    fn fence_header_is_parsed_or_rejected() {
         let read = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(FENCE_HEADER, text.parse().expect("header"));

@@ -230,7 +230,7 @@ impl View {
         let own = self.custom.iter().flat_map(|custom| &custom.columns);
         let columns = self.columns.iter().map(Column::definition);
         let columns = columns.chain(own.map(CustomColumn::definition));
-        if self.names_itself() {
+        if self.has_name_column() {
             return columns.collect();
         }
         let name = json!({"name": "Name", "type": "string", "format": "name",
@@ -240,7 +240,7 @@ impl View {
 
     /// Returns whether the columns of the kind include the name. For other kinds, the name is added as the first
     /// column.
-    fn names_itself(&self) -> bool {
+    fn has_name_column(&self) -> bool {
         let mut own = self.custom.iter().flat_map(|custom| &custom.columns);
         self.columns.iter().any(|column| column.name == "Name")
             || own.any(|column| column.name == "Name")
@@ -252,7 +252,7 @@ impl View {
         let own = self.custom.iter().flat_map(|custom| &custom.columns);
         let others = self.columns.iter().map(|column| (column.cell)(value, now));
         let others = others.chain(own.map(|column| column.cell(value, now)));
-        let name = (!self.names_itself()).then_some(name);
+        let name = (!self.has_name_column()).then_some(name);
         let cells: Vec<Value> = name.into_iter().chain(others).collect();
         let object = match self.include {
             Include::None => Value::Null,

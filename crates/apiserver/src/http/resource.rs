@@ -149,7 +149,7 @@ impl Call<'_> {
         let registry = &self.api.registry;
         let check = || registry.check_fence_is_readable(&self.target, self.user, &fence);
         match self.tenant {
-            Some(tenant) if !registry.finds_fence_readable_quickly(self.user, &fence) => {
+            Some(tenant) if !registry.is_fence_check_quick(self.user, &fence) => {
                 tenant.off_workers(async { check() }).await?
             }
             _ => check(),

@@ -327,7 +327,7 @@ impl Feed {
             match result {
                 Ok(event) => {
                     looked += event.object.json.len();
-                    if let Err(failure) = self.weighed_event(out, &event).await {
+                    if let Err(failure) = self.event_within_share(out, &event).await {
                         error(out, &failure);
                         return false;
                     }
@@ -348,7 +348,7 @@ impl Feed {
     }
 
     /// Writes an event. A large object that has to be parsed for it is heavy work.
-    async fn weighed_event(&mut self, out: &mut Pieces, event: &Event) -> Result<(), Failure> {
+    async fn event_within_share(&mut self, out: &mut Pieces, event: &Event) -> Result<(), Failure> {
         let previous = event.previous.as_deref();
         let heavy =
             self.is_heavy(&event.object) || previous.is_some_and(|object| self.is_heavy(object));
@@ -495,7 +495,7 @@ mod tests {
 
     /// The paused clock advances from timer to timer, so the times are exact.
     #[tokio::test(start_paused = true)]
-    async fn a_quiet_watch_says_how_far_it_is_every_minute_and_before_its_end() {
+    async fn quiet_watch_sends_bookmarks_every_minute_and_before_its_end() {
         const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
         let store = Arc::new(MemoryStore::new());
         let api = Api::open(store, Options::default()).await.unwrap();

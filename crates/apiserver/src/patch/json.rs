@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_copies_and_endless_nesting_end() {
+    fn repeated_copies_and_deep_nesting_are_rejected() {
         let copies = vec![value!({"op": "copy", "from": "", "path": "/x"}); 1000];
         assert_eq!(
             apply(value!({"a": "b"}), &Value::Array(copies))

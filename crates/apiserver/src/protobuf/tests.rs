@@ -103,7 +103,7 @@ fn an_envelope_without_a_kind_takes_the_default() {
 }
 
 #[test]
-fn what_is_not_kubernetes_protobuf_is_refused() {
+fn body_without_protobuf_prefix_is_rejected() {
     assert_eq!(decode(b""), Err(Error::Magic));
     assert_eq!(decode(b"{\"kind\":\"Lease\"}"), Err(Error::Magic));
     let unknown = decode(&body("example.com/v1", "Thing", b"")).unwrap_err();

@@ -59,9 +59,9 @@ impl Registry {
         let generated = meta::generate_name(&mut object);
         for attempt in 1.. {
             prepare(target, &mut object)?;
-            self.settle_new_names(target, &mut object);
+            self.decide_new_names(target, &mut object);
             owners::put(&mut object, owners.clone());
-            give_back_version(&mut object, sent_version.as_ref(), options);
+            restore_sent_version(&mut object, sent_version.as_ref(), options);
             let name = text(&object, "/metadata/name").to_owned();
             let key = target.key_of(&name);
             if let Some(done) = self
@@ -107,9 +107,9 @@ impl Registry {
         (target.kind.admit)(self, &mut object);
         let sent = object.pointer("/metadata/resourceVersion").cloned();
         prepare(target, &mut object)?;
-        self.settle_new_names(target, &mut object);
+        self.decide_new_names(target, &mut object);
         owners::put(&mut object, owners);
-        give_back_version(&mut object, sent.as_ref(), options);
+        restore_sent_version(&mut object, sent.as_ref(), options);
         self.try_create(target, target.key(), &object, place, options)
             .await
     }
@@ -216,7 +216,7 @@ fn check_namespace(target: &Target<'_>, object: &Value) -> Result<(), Failure> {
 }
 
 /// Restores the version that the client sent, because a dry run writes nothing and has no new version to return.
-fn give_back_version(object: &mut Value, sent: Option<&Value>, options: &WriteOptions) {
+fn restore_sent_version(object: &mut Value, sent: Option<&Value>, options: &WriteOptions) {
     if let Some(version) = sent.filter(|_| options.dry_run) {
         meta::metadata(object).insert("resourceVersion".into(), version.clone());
     }

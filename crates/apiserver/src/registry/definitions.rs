@@ -117,7 +117,7 @@ impl Registry {
                     after = strong.store.revision();
                     strong.refresh_definitions();
                     strong.end_definitions();
-                    strong.settle_refused().await;
+                    strong.recheck_refused().await;
                     continue;
                 };
                 loop {
@@ -131,7 +131,7 @@ impl Registry {
                     };
                     strong.refresh_definitions();
                     strong.end_definitions();
-                    strong.settle_refused().await;
+                    strong.recheck_refused().await;
                 }
             }
         });
@@ -196,15 +196,15 @@ impl Registry {
     }
 
     /// Accepts or refuses the names of a new definition.
-    pub(super) fn settle_new_names(&self, target: &Target<'_>, object: &mut Value) {
+    pub(super) fn decide_new_names(&self, target: &Target<'_>, object: &mut Value) {
         if target.kind.is_definition() {
             object["status"] = json!({});
-            self.settle_names(target, object);
+            self.decide_names(target, object);
         }
     }
 
     /// Accepts or refuses the names of a definition: the first definition to claim a name in a group owns it.
-    pub(super) fn settle_names(&self, target: &Target<'_>, object: &mut Value) {
+    pub(super) fn decide_names(&self, target: &Target<'_>, object: &mut Value) {
         if !target.kind.is_definition() {
             return;
         }
@@ -229,11 +229,11 @@ impl Registry {
         let names = object.pointer("/spec/names").unwrap_or(&Value::Null);
         let mine = definition::claimed_names(names);
         let conflict = mine.keys().find(|name| taken.contains(*name)).cloned();
-        definition::settle(object, conflict.as_deref());
+        definition::update_status(object, conflict.as_deref());
     }
 
     /// Checks the definitions with refused names again, because the owner of a name may have released it.
-    async fn settle_refused(self: &Arc<Self>) {
+    async fn recheck_refused(self: &Arc<Self>) {
         let refused = self.definitions().into_iter().filter(|definition| {
             definition::is_refused(definition) && !meta::is_deleting(definition)
         });

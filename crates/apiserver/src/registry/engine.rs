@@ -251,7 +251,7 @@ impl Registry {
     }
 
     /// Returns whether [`Self::check_fence_is_readable`] is short enough for a thread of the runtime.
-    pub(crate) fn finds_fence_readable_quickly(&self, user: &User, fence: &Fence) -> bool {
+    pub(crate) fn is_fence_check_quick(&self, user: &User, fence: &Fence) -> bool {
         self.access.is_quick(user, &reading(fence))
     }
 

@@ -87,7 +87,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn an_event_goes_after_its_hour() {
+    async fn event_expires_after_one_hour() {
         let access = Arc::new(crate::auth::AllowAll);
         let store = Arc::new(crate::store::MemoryStore::new());
         let registry = Arc::new(Registry::new(store, access));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_repeats_stays() {
+    fn repeated_event_does_not_expire() {
         let at = |text: &str| text.parse::<Timestamp>().expect("time");
         let event = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
             "lastTimestamp": "2026-01-01T02:00:00Z", "eventTime": null});

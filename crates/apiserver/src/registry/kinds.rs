@@ -131,7 +131,7 @@ static GENERAL: &[Kind] = &[
         names: NameRule::Label,
         default: rules::namespace::default_namespace,
         prepare: rules::namespace::prepare_namespace,
-        preserve: rules::namespace::keep_finalizers,
+        preserve: rules::namespace::preserve_finalizers,
         ..BASE
     },
     Kind {
@@ -217,7 +217,7 @@ static GENERAL: &[Kind] = &[
         default_intended: Some(rules::service::default_meant),
         prepare: rules::service::prepare_service,
         validate: rules::service::validate_service,
-        preserve: rules::service::keep_address,
+        preserve: rules::service::preserve_address,
         validate_update: rules::service::validate_service_update,
         ..BASE
     },

@@ -87,7 +87,7 @@ pub(crate) fn generate_name(object: &mut Value) -> bool {
 }
 
 /// Preserves the members that an update cannot change.
-pub(crate) fn keep_system(old: &Value, new: &mut Value) {
+pub(crate) fn preserve_system(old: &Value, new: &mut Value) {
     let old = old.get("metadata").and_then(Value::as_object);
     let metadata = metadata(new);
     for member in SYSTEM

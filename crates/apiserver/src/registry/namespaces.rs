@@ -241,7 +241,7 @@ impl Registry {
             &system,
             &options,
         );
-        gone_is_fine(finalized.await)
+        ignore_absent(finalized.await)
     }
 
     async fn purge_object(self: &Arc<Self>, kind: &Kind, object: &Object) -> Result<(), Failure> {
@@ -257,7 +257,7 @@ impl Registry {
             uid: Some(uid),
             ..Default::default()
         };
-        gone_is_fine(Box::pin(self.delete(&target, &background)).await)
+        ignore_absent(Box::pin(self.delete(&target, &background)).await)
     }
 
     /// Returns the uid of a namespace that is being deleted and waits for its content.
@@ -287,7 +287,7 @@ impl Registry {
 }
 
 /// Treats an absent object, or a successor of the same name, as success.
-fn gone_is_fine<T>(done: Result<T, Failure>) -> Result<(), Failure> {
+fn ignore_absent<T>(done: Result<T, Failure>) -> Result<(), Failure> {
     match done {
         Err(failure) if !matches!(failure.code, 404 | 409) => Err(failure),
         _ => Ok(()),

@@ -59,14 +59,14 @@ pub(super) struct Stored<'a> {
 }
 
 /// The intended state of an object, separated from the owners of its fields.
-pub(super) struct Meant {
+pub(super) struct Intent {
     pub(super) new: Value,
     pub(super) owners: Owners,
     /// The previous owners, taken from the stored object.
     pub(super) before: Option<Value>,
 }
 
-impl Meant {
+impl Intent {
     /// From a complete object, which may include owners.
     pub(super) fn by_update(
         target: &Target<'_>,

@@ -50,7 +50,7 @@ impl Recent {
     }
 
     /// Caches the value that was stored as this version.
-    pub(super) fn keep(&self, version: &Arc<Object>, mut value: Value) {
+    pub(super) fn insert(&self, version: &Arc<Object>, mut value: Value) {
         if version.json.len() <= LONGEST {
             let revision = Value::String(version.revision.to_string());
             meta::metadata(&mut value).insert("resourceVersion".into(), revision);
@@ -90,10 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_found_for_its_version_once() {
+    fn cached_value_is_returned_once_for_its_version() {
         let recent = Recent::new();
         let (old, new) = (version("x", 7, "a"), version("x", 8, "a"));
-        recent.keep(
+        recent.insert(
             &old,
             json!({"metadata": {"resourceVersion": "6"}, "text": "a"}),
         );
@@ -111,16 +111,16 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_counts_and_large_ones_are_not_kept() {
+    fn cache_holds_the_last_version_and_no_large_objects() {
         let recent = Recent::new();
         let (old, new) = (version("x", 7, "a"), version("x", 8, "b"));
-        recent.keep(&old, json!({"text": "a"}));
-        recent.keep(&new, json!({"text": "b"}));
+        recent.insert(&old, json!({"text": "a"}));
+        recent.insert(&new, json!({"text": "b"}));
         assert_eq!(recent.take(&old), None);
         assert_eq!(recent.take(&new).unwrap()["text"], "b");
         let much = "x".repeat(LONGEST);
         let large = version("x", 9, &much);
-        recent.keep(&large, json!({"text": much}));
+        recent.insert(&large, json!({"text": much}));
         assert_eq!(recent.take(&large), None);
     }
 }

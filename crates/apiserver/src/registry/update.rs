@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
-use super::owners::{self, Configuration, Meant};
+use super::owners::{self, Configuration, Intent};
 use super::rules::{at, items, text};
 use super::{Generation, Subresource, meta};
 use crate::auth::User;
@@ -87,7 +87,7 @@ impl Registry {
                 None => parsed(&current)?,
             };
             let is_patch = !matches!(&*source, Source::Replace(_));
-            let Meant {
+            let Intent {
                 new,
                 owners,
                 before,
@@ -101,22 +101,22 @@ impl Registry {
                     } else {
                         body.clone()
                     };
-                    Meant::by_update(target, subresource, &mut old, body, options)
+                    Intent::by_update(target, subresource, &mut old, body, options)
                 }
                 Source::Patch(apply) => {
                     let patched = apply(&old)?;
-                    Meant::by_update(target, subresource, &mut old, patched, options)
+                    Intent::by_update(target, subresource, &mut old, patched, options)
                 }
                 Source::Apply(configuration) => {
-                    Meant::by_apply(target, subresource, &mut old, configuration, options)?
+                    Intent::by_apply(target, subresource, &mut old, configuration, options)?
                 }
             };
             check_version(target, is_patch, &current, &new)?;
-            // `Scale` changes the object itself, so its owners are those of the whole object.
+            // `prepare` treats a write of the scale as an update of the whole object.
             let part = subresource.filter(|part| *part != Subresource::Scale);
             let mut new = prepare(target, part, &old, new)?;
             if subresource.is_none() {
-                self.settle_names(target, &mut new);
+                self.decide_names(target, &mut new);
             }
             // If only the times of the owners differ, the request changes nothing and must not cause a write.
             let unchanged = new == old && owners.same_but_times(before.as_ref());
@@ -143,7 +143,7 @@ impl Registry {
                 return Ok((unparsed(&new), false));
             }
             // The response to removing the last finalizer contains the object as it would have been stored.
-            let last = is_over(target, &new).then(|| unparsed(&new));
+            let last = is_removable(target, &new).then(|| unparsed(&new));
             let new = Arc::new(new);
             let change = if last.is_some() {
                 Change::Delete
@@ -177,12 +177,12 @@ impl Registry {
     /// Caches the stored object for its next update.
     fn remember(&self, stored: &Arc<Object>, value: Value) {
         if !self.store.shared() {
-            return self.recent.keep(stored, value);
+            return self.recent.insert(stored, value);
         }
         // A shared store returns the object that its watch delivered, not the one passed to the write.
         let shown = self.store.get(&stored.key);
         if let Some(shown) = shown.filter(|shown| shown.revision == stored.revision) {
-            self.recent.keep(&shown, value);
+            self.recent.insert(&shown, value);
         }
     }
 }
@@ -265,27 +265,27 @@ fn prepare(
         let cause = Cause::invalid(field, seconds, "field is immutable");
         causes.extend([cause.clone(), cause]);
     }
-    meta::keep_system(old, &mut new);
+    meta::preserve_system(old, &mut new);
     match subresource {
         Some(Subresource::Status) => {
             keep_all_but(old, &mut new, "status");
             if target.version.custom.is_some() {
                 // The status of a custom object can change only the owners in the metadata.
-                keep(old, &mut new, "metadata");
+                preserve(old, &mut new, "metadata");
             } else if !kind.status_with_metadata {
-                keep_identity(old, &mut new);
+                preserve_identity(old, &mut new);
             }
             (kind.change_status)(old, &mut new);
         }
         Some(Subresource::Finalize) => {
             keep_all_but(old, &mut new, "spec");
-            keep(old, &mut new, "metadata");
+            preserve(old, &mut new, "metadata");
         }
         Some(Subresource::EphemeralContainers) => keep_all_but_ephemeral(old, &mut new),
         Some(_) => {}
         None => {
             if target.has_status() {
-                keep(old, &mut new, "status");
+                preserve(old, &mut new, "status");
             }
             (kind.preserve)(old, &mut new);
         }
@@ -315,7 +315,7 @@ fn prepare(
 }
 
 /// Whether a deleted object can be removed because no finalizer and no grace period is left.
-fn is_over(target: &Target<'_>, object: &Value) -> bool {
+fn is_removable(target: &Target<'_>, object: &Value) -> bool {
     let grace = at(object, "/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
     let held = target.kind.is_namespace && !items(object, "/spec/finalizers").is_empty();
     meta::is_deleting(object)
@@ -324,7 +324,7 @@ fn is_over(target: &Target<'_>, object: &Value) -> bool {
         && !held
 }
 
-fn keep(old: &Value, new: &mut Value, member: &str) {
+fn preserve(old: &Value, new: &mut Value, member: &str) {
     let Some(map) = new.as_object_mut() else {
         return;
     };
@@ -343,18 +343,18 @@ fn keep_all_but(old: &Value, new: &mut Value, changed: &str) {
     };
     for member in members(old).into_iter().chain(members(new)) {
         if member != changed && member != "metadata" {
-            keep(old, new, &member);
+            preserve(old, new, &member);
         }
     }
 }
 
 /// Preserves the metadata by which others select, own and delete an object. A status write cannot change it.
-fn keep_identity(old: &Value, new: &mut Value) {
+fn preserve_identity(old: &Value, new: &mut Value) {
     let empty = json!({});
     let was = old.get("metadata").unwrap_or(&empty);
     if let Some(metadata) = new.get_mut("metadata") {
         for member in ["labels", "ownerReferences", "finalizers"] {
-            keep(was, metadata, member);
+            preserve(was, metadata, member);
         }
     }
 }
@@ -364,7 +364,7 @@ const EPHEMERAL: &str = "/spec/ephemeralContainers";
 fn keep_all_but_ephemeral(old: &Value, new: &mut Value) {
     let listed = items(new, EPHEMERAL).to_vec();
     keep_all_but(old, new, "metadata");
-    keep(old, new, "metadata");
+    preserve(old, new, "metadata");
     if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
         spec.insert("ephemeralContainers".to_owned(), json!(listed));
         if listed.is_empty() {

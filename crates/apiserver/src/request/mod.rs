@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_selector_makes_a_list_named() {
+    fn list_with_name_selector_is_authorized_with_the_name() {
         let target = "/api/v1/namespaces/n/pods?fieldSelector=a%3Db%2Cmetadata.name%3Dx";
         let info = info(&Method::GET, target);
         let Target::Resource { name, .. } = info.attributes().target else {

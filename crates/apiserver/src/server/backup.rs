@@ -78,7 +78,7 @@ impl Saver {
 }
 
 /// Responds for a server whose data is in etcd or a custom store.
-pub(super) fn elsewhere() -> Response<Body> {
+pub(super) fn not_supported() -> Response<Body> {
     let why =
         "this server does not store the data itself; back up etcd with `etcdctl snapshot save`";
     respond::failure(&Failure::generic(501, "NotImplemented", why))

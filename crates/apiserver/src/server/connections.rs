@@ -26,7 +26,7 @@ const CLOSING: usize = 64;
 /// Number of connections of the socket file, in addition to the limit. Their descriptors belong to `OTHER_FILES`.
 const SOCKET: usize = 64;
 /// Maximum number of connections that are checked to find an idle one.
-const LOOK: usize = 64;
+const MAX_CHECKED: usize = 64;
 
 /// The origin of a connection; `None` for the socket file.
 type Origin = Option<IpAddr>;
@@ -132,7 +132,7 @@ impl Table {
             return false;
         };
         let ahead = own.links.range(own.cursor..);
-        let mut looked = ahead.chain(own.links.range(..own.cursor)).take(LOOK);
+        let mut looked = ahead.chain(own.links.range(..own.cursor)).take(MAX_CHECKED);
         let mut last = own.cursor;
         let idle = looked.find_map(|(number, link)| {
             last = *number;
@@ -145,7 +145,7 @@ impl Table {
     /// Closes an idle connection of any address.
     fn close_any(&mut self) -> bool {
         let ahead = self.all.range(self.cursor..);
-        let looked = ahead.chain(self.all.range(..self.cursor)).take(LOOK);
+        let looked = ahead.chain(self.all.range(..self.cursor)).take(MAX_CHECKED);
         let (mut last, mut idle) = (self.cursor, None);
         for (number, origin) in looked {
             last = *number;

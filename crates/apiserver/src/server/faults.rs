@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_hit_what_they_name_as_often_as_they_may() {
+    fn faults_affect_matching_requests_up_to_their_limit() {
         let faults = Faults::default();
         let added = faults.add(
             Fault::answer(409)
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_fault_strikes_no_more() {
+    fn removed_fault_affects_no_request() {
         let faults = Faults::default();
         let added = faults.add(Fault::answer(503));
         assert!(faults.plan("/", "", "get").action.is_some());

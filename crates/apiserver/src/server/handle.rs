@@ -22,7 +22,7 @@ use crate::store::backup::{BackupError, Report};
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
 /// Public properties of a running server.
-pub(super) struct Parts {
+pub(super) struct HandleParts {
     pub(super) url: String,
     pub(super) insecure_url: Option<String>,
     pub(super) socket: Option<PathBuf>,
@@ -49,7 +49,7 @@ pub(super) struct Files {
 /// A running server. Dropping it ends the server immediately; [`Handle::shutdown`] ends it cleanly.
 #[must_use = "dropping the handle ends the server"]
 pub struct Handle {
-    parts: Parts,
+    parts: HandleParts,
     end: watch::Sender<bool>,
     listeners: JoinSet<()>,
     files: Files,
@@ -59,7 +59,7 @@ pub struct Handle {
 
 impl Handle {
     pub(super) fn new(
-        parts: Parts,
+        parts: HandleParts,
         end: watch::Sender<bool>,
         listeners: JoinSet<()>,
         files: Files,

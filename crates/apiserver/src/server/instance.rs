@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_reads_back_and_knows_its_process() {
+    fn instance_round_trips_and_detects_its_process() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Instance::read(dir.path()).unwrap(), None);
         let held = DataDir::lock(dir.path()).unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stop_ends_a_process_and_says_so() {
+    async fn stop_ends_a_process_and_reports_it() {
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()

@@ -15,7 +15,7 @@ use super::connections::Connections;
 use super::pipeline::Peer;
 
 /// Pause after a failed accept, for example when no file descriptors are left.
-const BREATH: Duration = Duration::from_millis(50);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A source of connections.
 pub(super) enum Listener {
@@ -50,7 +50,7 @@ impl Listener {
                     tracing::warn!(%error, "cannot accept a connection");
                     // The usual cause is a lack of file descriptors.
                     connections.close_idle();
-                    tokio::time::sleep(BREATH).await;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };

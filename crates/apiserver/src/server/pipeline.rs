@@ -164,7 +164,7 @@ impl Pipeline {
         if info.verb == Verb::Get && uri.path() == backup::PATH {
             return Ok(match &self.saver {
                 Some(saver) => saver.answer().await,
-                None => backup::elsewhere(),
+                None => backup::not_supported(),
             });
         }
         let end = info.is_long_running().then(|| {

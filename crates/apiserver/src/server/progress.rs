@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_piece_that_lies_for_all_checks_is_a_stall() {
+    fn piece_that_is_unread_for_all_checks_is_a_stall() {
         let progress = Arc::new(Progress::default());
         for _ in 0..20 {
             assert!(!progress.is_stalled());

@@ -13,7 +13,7 @@ use super::bind::Bound;
 use super::builder::{Builder, Engine, StartError};
 use super::connection::Serving;
 use super::connections::Connections;
-use super::handle::{Files, Handle, Parts};
+use super::handle::{Files, Handle, HandleParts};
 use super::instance::{DataDir, Instance};
 #[cfg(feature = "etcd")]
 use super::keys::Keys;
@@ -49,7 +49,7 @@ impl Builder {
 
         // The token is for programs that cannot use the administrator's certificate, and for servers without TLS.
         let admin_token = match folder {
-            Some(folder) => Some(kept_token(&folder.join("token"))?),
+            Some(folder) => Some(load_or_create_token(&folder.join("token"))?),
             None => bound.tls.is_none().then(random_token),
         };
         let tokens = Tokens {
@@ -82,7 +82,7 @@ impl Builder {
         let kubeconfig = config.to_yaml();
         let kubeconfig_path = self.write_kubeconfigs(folder, &config)?;
 
-        let parts = Parts {
+        let parts = HandleParts {
             insecure_url: bound.insecure_url(),
             socket: bound.socket_path(),
             pki: bound.tls.as_ref().map(|tls| tls.pki.clone()),
@@ -171,7 +171,7 @@ impl Builder {
     fn serve(
         &mut self,
         bound: Bound,
-        parts: &Parts,
+        parts: &HandleParts,
         audit: Option<Arc<Audit>>,
         ending: watch::Receiver<bool>,
     ) -> JoinSet<()> {
@@ -302,7 +302,7 @@ impl Opened {
 }
 
 /// Reads the token file. Creates a token if the file is missing or empty.
-fn kept_token(path: &Path) -> Result<String, StartError> {
+fn load_or_create_token(path: &Path) -> Result<String, StartError> {
     let failed = |error| StartError::TokenFile(path.display().to_string(), error);
     match files::read_own(path) {
         Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
@@ -318,7 +318,7 @@ fn random_token() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }
 
-fn instance(parts: &Parts, engine: &str) -> Instance {
+fn instance(parts: &HandleParts, engine: &str) -> Instance {
     let (pid, start_ticks) = Instance::this_process();
     Instance {
         pid,

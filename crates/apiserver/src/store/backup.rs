@@ -27,8 +27,8 @@ use super::batch::Entry;
 use super::durable::format::{Records, Summary, Unreadable, encode_key, encode_record};
 use super::durable::{self, Image, OpenError};
 use super::encryption::Encryption;
+use super::engine::Engine as _;
 use super::mvcc::Mvcc;
-use super::published::Published as _;
 use super::{MemoryStore, RedbStore};
 
 /// Smallest step of a restore without a usable clock; see the module documentation.

@@ -137,11 +137,11 @@ impl History {
         }
         self.ring.shrink_to_fit();
         self.floor = floor;
-        self.everyone(wake);
+        self.all_watchers(wake);
     }
 
     /// Adds all watchers to `wake`.
-    pub(super) fn everyone(&self, wake: &mut Vec<Arc<Notify>>) {
+    pub(super) fn all_watchers(&self, wake: &mut Vec<Arc<Notify>>) {
         wake.push(self.all.clone());
         wake.extend(self.namespaces.values().map(|group| group.notify.clone()));
         wake.extend(self.names.values().map(|group| group.notify.clone()));
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_go_with_their_last_watcher() {
+    fn group_is_removed_with_its_last_watcher() {
         let mut history = after(Retention::default(), 5, 1);
         let mut ranges = Vec::new();
         for namespace in [None, Some("a".to_owned())] {

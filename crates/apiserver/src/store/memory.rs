@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::batch::{Batch, Prepared};
 use super::encryption::Encryption;
+use super::engine::Engine;
 use super::history::Retention;
 use super::mvcc::Mvcc;
-use super::published::Published;
 use super::{BoxFuture, Object, Write, WriteError};
 
 /// A store in memory only. A write is durable when it is in the map.
@@ -67,7 +67,7 @@ impl MemoryStore {
     }
 }
 
-impl Published for MemoryStore {
+impl Engine for MemoryStore {
     fn mvcc(&self) -> &Arc<Mvcc> {
         &self.mvcc
     }

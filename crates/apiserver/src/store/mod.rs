@@ -13,12 +13,12 @@ mod batch;
 mod cursor;
 mod durable;
 mod encryption;
+mod engine;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod history;
 mod memory;
 mod mvcc;
-mod published;
 mod record;
 #[cfg(test)]
 mod testing;

@@ -45,7 +45,7 @@ pub(super) struct Mvcc {
 pub(super) struct State {
     pub(super) revision: u64,
     retention: Retention,
-    shelves: HashMap<Arc<str>, Shelf>,
+    collections: HashMap<Arc<str>, Collection>,
     /// The oldest revision of all histories.
     floor: u64,
     /// Number of history cuts. A cut ends all watches.
@@ -56,7 +56,7 @@ pub(super) struct State {
 
 /// One resource: its objects by namespace and name, and its events.
 #[derive(Debug)]
-struct Shelf {
+struct Collection {
     objects: BTreeMap<String, BTreeMap<Box<str>, Entry>>,
     history: History,
 }
@@ -67,7 +67,7 @@ impl Mvcc {
         let state = State {
             revision,
             retention,
-            shelves: HashMap::new(),
+            collections: HashMap::new(),
             floor: revision,
             cuts: 0,
             closed: false,
@@ -133,14 +133,17 @@ impl Mvcc {
     pub(super) fn watch(self: &Arc<Self>, range: Range, after: u64) -> Result<Cursor, Expired> {
         let mut state = self.lock();
         let cuts = state.cuts;
-        let notify = state.shelf(&range.resource).history.join(&range, after)?;
+        let notify = state
+            .collection(&range.resource)
+            .history
+            .join(&range, after)?;
         drop(state);
         Ok(Cursor::new(self.clone(), range, after, cuts, notify))
     }
 
     /// Removes a cursor.
     pub(super) fn leave(&self, range: &Range) {
-        self.lock().shelf(&range.resource).history.leave(range);
+        self.lock().collection(&range.resource).history.leave(range);
     }
 
     /// Makes a durable batch visible and wakes the waiting watchers.
@@ -227,8 +230,8 @@ impl Mvcc {
         let mut wake = Vec::new();
         let mut state = self.lock();
         state.expire(revision, &mut wake);
-        for shelf in state.shelves.values_mut() {
-            shelf.objects.clear();
+        for collection in state.collections.values_mut() {
+            collection.objects.clear();
         }
         entries.into_iter().for_each(|entry| state.insert(entry));
         self.announce(state, wake);
@@ -248,9 +251,9 @@ impl Mvcc {
         let mut state = self.lock();
         state.closed = true;
         state
-            .shelves
+            .collections
             .values()
-            .for_each(|shelf| shelf.history.everyone(&mut wake));
+            .for_each(|collection| collection.history.all_watchers(&mut wake));
         self.announce(state, wake);
     }
 
@@ -271,8 +274,8 @@ impl State {
         self.revision = revision.max(self.revision);
         self.floor = self.revision;
         self.cuts += 1;
-        for shelf in self.shelves.values_mut() {
-            shelf.history.cut(self.floor, wake);
+        for collection in self.collections.values_mut() {
+            collection.history.cut(self.floor, wake);
         }
     }
 
@@ -283,7 +286,7 @@ impl State {
 
     /// Like [`State::entry`], for callers that have no [`Key`].
     pub(super) fn find(&self, resource: &str, namespace: &str, name: &str) -> Option<&Entry> {
-        self.shelves
+        self.collections
             .get(resource)?
             .objects
             .get(namespace)?
@@ -292,9 +295,9 @@ impl State {
 
     /// Returns every object of every resource, ordered within a resource.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.shelves
+        self.collections
             .values()
-            .flat_map(|shelf| shelf.objects.values())
+            .flat_map(|collection| collection.objects.values())
             .flat_map(BTreeMap::values)
     }
 
@@ -312,26 +315,26 @@ impl State {
             }
             .into());
         }
-        let shelf = self.shelves.get(&range.resource);
-        match shelf.map_or(Ok(None), |shelf| shelf.history.next(range, after))? {
+        let collection = self.collections.get(&range.resource);
+        match collection.map_or(Ok(None), |collection| collection.history.next(range, after))? {
             None if self.closed => Err(WatchEnd::Closed),
             event => Ok(event),
         }
     }
 
-    fn shelf(&mut self, resource: &Arc<str>) -> &mut Shelf {
+    fn collection(&mut self, resource: &Arc<str>) -> &mut Collection {
         let (retention, floor) = (self.retention, self.floor);
-        self.shelves
+        self.collections
             .entry(resource.clone())
-            .or_insert_with(|| Shelf {
+            .or_insert_with(|| Collection {
                 objects: BTreeMap::new(),
                 history: History::new(retention, floor),
             })
     }
 
     fn present(&self, range: &Range, window: &Window<'_>) -> Listing {
-        let shelf = self.shelves.get(&range.resource);
-        let objects = shelf
+        let collection = self.collections.get(&range.resource);
+        let objects = collection
             .into_iter()
             .flat_map(|s| s.select(range, window.after));
         listing(self.revision, objects, window)
@@ -339,7 +342,7 @@ impl State {
 
     /// Lists a past revision by undoing every later event.
     fn past(&self, range: &Range, at: u64, window: &Window<'_>) -> Result<Listing, Expired> {
-        let Some(shelf) = self.shelves.get(&range.resource) else {
+        let Some(collection) = self.collections.get(&range.resource) else {
             return if at < self.floor {
                 Err(Expired {
                     asked: at,
@@ -349,9 +352,9 @@ impl State {
                 Ok(listing(at, std::iter::empty(), window))
             };
         };
-        shelf.history.check(at)?;
+        collection.history.check(at)?;
         let mut undone: BTreeMap<(&str, &str), Option<&Arc<Object>>> = BTreeMap::new();
-        for event in shelf.history.newest_first(at) {
+        for event in collection.history.newest_first(at) {
             let key = &event.object.key;
             let place = (key.namespace.as_str(), key.name.as_str());
             if range.covers(key) && window.after.is_none_or(|after| place > after) {
@@ -359,7 +362,7 @@ impl State {
             }
         }
         let mut before = undone.values().flatten().copied().peekable();
-        let mut still = shelf
+        let mut still = collection
             .select(range, window.after)
             .filter(|object| !undone.contains_key(&place(object)))
             .peekable();
@@ -379,14 +382,14 @@ impl State {
             Some(entry) => self.insert(entry),
             None => self.remove(&event.object.key),
         }
-        self.shelf(&event.object.key.resource)
+        self.collection(&event.object.key.resource)
             .history
             .push(event.clone(), now, wake);
     }
 
     fn insert(&mut self, entry: Entry) {
         let key = &entry.object.key;
-        let objects = &mut self.shelf(&key.resource).objects;
+        let objects = &mut self.collection(&key.resource).objects;
         if let Some(names) = objects.get_mut(&key.namespace) {
             if let Some(present) = names.get_mut(key.name.as_str()) {
                 *present = entry;
@@ -400,7 +403,7 @@ impl State {
     }
 
     fn remove(&mut self, key: &Key) {
-        let objects = &mut self.shelf(&key.resource).objects;
+        let objects = &mut self.collection(&key.resource).objects;
         if let Some(names) = objects.get_mut(&key.namespace) {
             names.remove(key.name.as_str());
             if names.is_empty() {
@@ -412,14 +415,14 @@ impl State {
     fn housekeep(&mut self, now: Instant) {
         if now.saturating_duration_since(self.trimmed) > HOUSEKEEPING {
             self.trimmed = now;
-            self.shelves
+            self.collections
                 .values_mut()
-                .for_each(|shelf| shelf.history.trim(now));
+                .for_each(|collection| collection.history.trim(now));
         }
     }
 }
 
-impl Shelf {
+impl Collection {
     /// Returns the objects of a range after a namespace and a name, in order.
     fn select<'a>(
         &'a self,

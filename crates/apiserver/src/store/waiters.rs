@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everyone_is_woken_by_the_publication_that_reaches_them() {
+    fn publication_wakes_all_tasks_up_to_its_revision() {
         let waiters = Waiters::new(5);
         assert!(waiters.wait(5).is_none());
         let mut seven = waiters.wait(7).expect("the revision is not published yet");
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_give_up_take_no_room() {
+    fn cancelled_waiters_are_removed() {
         let waiters = Waiters::new(0);
         let kept = waiters.wait(1).expect("the revision is not published yet");
         for _ in 0..10_000 {

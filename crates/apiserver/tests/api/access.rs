@@ -19,7 +19,7 @@ async fn as_alice(server: &Server, path: &str, body: &Value) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn a_binding_to_nothing_is_not_found_and_one_to_more_is_forbidden() {
+async fn binding_to_missing_role_is_404_and_to_larger_role_is_403() {
     let server = Server::start().await;
     let rules = json!([{"apiGroups": ["rbac.authorization.k8s.io"],
         "resources": ["rolebindings"], "verbs": ["create"]}]);

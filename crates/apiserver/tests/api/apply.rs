@@ -143,7 +143,7 @@ async fn yaml_creates_and_the_same_again_writes_nothing() {
 }
 
 #[tokio::test]
-async fn every_way_of_writing_leaves_its_owner() {
+async fn every_write_records_its_manager() {
     let server = Server::start().await;
     let of = |name: &str| json!({"metadata": {"name": "m"}, "data": {name: "1"}});
     let agent = [
@@ -203,7 +203,7 @@ async fn every_way_of_writing_leaves_its_owner() {
 }
 
 #[tokio::test]
-async fn a_status_has_owners_apart() {
+async fn status_has_separate_owners() {
     let server = Server::start().await;
     let pods = "/api/v1/namespaces/default/pods";
     let body =
@@ -232,7 +232,7 @@ async fn a_status_has_owners_apart() {
 }
 
 #[tokio::test]
-async fn what_the_server_gives_is_nobodys() {
+async fn values_set_by_the_server_have_no_owner() {
     let server = Server::start().await;
     let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
     let body = json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"],
@@ -279,7 +279,7 @@ async fn one_event_has_owners_in_two_versions() {
 }
 
 #[tokio::test]
-async fn conflicts_are_told_manager_by_manager() {
+async fn conflicts_are_reported_by_manager() {
     let server = Server::start().await;
     let path = "/api/v1/namespaces/default/configmaps/m";
     apply(&server, path, "fieldManager=one", &map(&json!({"x": "1"}))).await;
@@ -317,7 +317,7 @@ async fn with_deployment(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn a_scale_is_applied_as_any_object_is() {
+async fn scale_supports_server_side_apply() {
     let server = Server::start().await;
     let one = with_deployment(&server).await;
     let scale = format!("{one}/scale");
@@ -387,7 +387,7 @@ async fn a_scale_is_applied_as_any_object_is() {
 }
 
 #[tokio::test]
-async fn what_kubectl_applied_by_itself_is_its_own() {
+async fn fields_of_kubectl_client_side_apply_belong_to_kubectl() {
     let server = Server::start().await;
     let by_client = |data: Value| {
         let mut object: Value = serde_json::from_str(&map(&data)).expect("JSON");

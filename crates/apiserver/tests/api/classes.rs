@@ -29,7 +29,7 @@ async fn class_of(server: &Server, annotations: Value, spec: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_claim_that_names_none_gets_the_default_class() {
+async fn claim_without_class_gets_the_default_class() {
     let server = Server::start().await;
     let plain = async || class_of(&server, json!({}), json!({})).await;
     assert_eq!(plain().await, Value::Null);

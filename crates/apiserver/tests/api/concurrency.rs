@@ -53,7 +53,7 @@ async fn no_patch_is_lost() {
 
 /// Exactly one of several concurrent creates of a name succeeds, including creates by PUT.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn creation_has_one_winner() {
+async fn concurrent_creates_have_one_winner() {
     let server = Arc::new(Server::start().await);
     for round in 0..10 {
         let name = format!("l{round}");

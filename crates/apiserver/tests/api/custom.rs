@@ -158,7 +158,7 @@ async fn lists_select_by_the_fields_of_the_definition() {
 }
 
 #[tokio::test]
-async fn objects_in_lists_say_what_they_are() {
+async fn custom_list_items_have_kind_and_api_version() {
     let server = with_widgets().await;
     create(&server, WIDGETS, widget("a", json!({}))).await;
     let list = server.call("GET", WIDGETS, None).await.json();
@@ -340,7 +340,7 @@ async fn mistakes_in_objects_and_definitions() {
 }
 
 #[tokio::test]
-async fn a_definition_takes_its_objects_along() {
+async fn deleting_a_definition_deletes_its_objects() {
     let server = with_widgets().await;
     create(&server, WIDGETS, widget("free", json!({}))).await;
     let mut held = widget("held", json!({}));
@@ -397,7 +397,7 @@ async fn definitions_survive_a_restart_and_namespaces_take_their_objects() {
 }
 
 #[tokio::test]
-async fn definitions_of_the_storage_and_gateway_worlds() {
+async fn definitions_of_snapshots_and_gateways_are_accepted() {
     let server = Server::start().await;
     let yaml = [("content-type", "application/yaml")];
     for text in [
@@ -462,7 +462,7 @@ async fn definitions_of_the_storage_and_gateway_worlds() {
 
 /// Deleting a definition that was never served deletes no objects, even if it has the names of another kind.
 #[tokio::test]
-async fn the_end_of_a_definition_spares_the_kind_that_it_imitates() {
+async fn deleting_an_unserved_definition_keeps_objects_of_the_kind_with_its_names() {
     let server = Server::start().await;
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let lease =
@@ -582,7 +582,7 @@ async fn every_version_has_its_own_subresources_and_selectors() {
 }
 
 #[tokio::test]
-async fn a_status_without_a_path_of_its_own_counts_as_content() {
+async fn status_without_subresource_counts_as_content() {
     let server = Server::start().await;
     let path = "/apis/t.example/v1/namespaces/default";
     for (plural, kind, more, counted) in [
@@ -607,7 +607,7 @@ async fn a_status_without_a_path_of_its_own_counts_as_content() {
 }
 
 #[tokio::test]
-async fn names_are_given_to_the_first_and_pass_on_when_it_goes() {
+async fn name_belongs_to_first_definition_until_it_is_deleted() {
     let server = Server::start().await;
     let condition = async |name: &str, kind: &str| {
         let path = format!("{DEFINITIONS}/{name}.t.example");

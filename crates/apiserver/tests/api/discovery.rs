@@ -6,7 +6,7 @@ use crate::support::Server;
 use crate::{MAPS, create, map};
 
 #[tokio::test]
-async fn both_forms_of_discovery_tell_the_same() {
+async fn both_forms_of_discovery_are_equal() {
     let server = Server::start().await;
     let groups = server.call("GET", "/apis", None).await.json();
     let mut legacy: Vec<String> = Vec::new();

@@ -47,7 +47,7 @@ async fn reviews_answer_and_store_nothing() {
 }
 
 #[tokio::test]
-async fn pods_are_placed_once_and_evicted() {
+async fn pod_is_bound_once_and_can_be_evicted() {
     let server = Server::start().await;
     let pods = "/api/v1/namespaces/default/pods";
     let pod =
@@ -142,7 +142,7 @@ async fn slices_services_and_secrets_are_checked() {
 }
 
 #[tokio::test]
-async fn what_makes_pods_is_stored_scaled_and_deleted() {
+async fn workloads_are_stored_scaled_and_deleted() {
     let server = Server::start().await;
     let template = |restart: &str| {
         json!({"metadata": {"labels": {"app": "a"}}, "spec": {"restartPolicy": restart,
@@ -187,7 +187,7 @@ async fn what_makes_pods_is_stored_scaled_and_deleted() {
 }
 
 #[tokio::test]
-async fn devices_are_claimed_once_and_for_all() {
+async fn device_claim_spec_is_immutable() {
     let server = Server::start().await;
     let claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
     let request = json!({"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}});

@@ -17,7 +17,7 @@ async fn gone(server: &Server, path: &str) {
 }
 
 #[tokio::test]
-async fn a_namespace_takes_its_content_with_it() {
+async fn deleting_a_namespace_deletes_its_content() {
     let server = Server::start().await;
     create(
         &server,
@@ -119,7 +119,7 @@ async fn a_namespace_can_be_finalized_by_hand_and_by_a_new_server() {
 }
 
 #[tokio::test]
-async fn an_interrupted_purge_goes_on_at_the_next_start() {
+async fn interrupted_purge_resumes_at_the_next_start() {
     let first = Server::start().await;
     create(
         &first,
@@ -201,7 +201,7 @@ async fn pods_end_after_their_grace() {
 }
 
 #[tokio::test]
-async fn propagation_is_left_to_a_collector() {
+async fn propagation_policy_sets_finalizers_for_a_collector() {
     let server = Server::start().await;
     create(&server, MAPS, map("a", "1")).await;
     let foreground = json!({"propagationPolicy": "Foreground"});

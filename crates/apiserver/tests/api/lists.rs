@@ -17,7 +17,7 @@ fn names(list: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn all_pages_show_the_moment_of_the_first() {
+async fn all_pages_have_the_revision_of_the_first() {
     let server = Server::start().await;
     for index in 0..25 {
         create(&server, MAPS, map(&format!("m{index:02}"), "old")).await;
@@ -96,7 +96,7 @@ async fn pages_with_selectors_and_over_namespaces() {
 }
 
 #[tokio::test]
-async fn an_expired_page_offers_to_go_on() {
+async fn expired_page_returns_an_inconsistent_continue_token() {
     let retention = Retention {
         min_events: 2,
         max_events: 4,

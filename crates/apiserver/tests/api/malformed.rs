@@ -138,7 +138,7 @@ async fn strange_bodies() {
 }
 
 #[tokio::test]
-async fn large_bodies_are_refused_and_the_server_goes_on() {
+async fn large_body_is_rejected_and_the_server_continues() {
     let server = Server::start().await;
     let large = map("a", &"x".repeat(10 * 1024 * 1024))
         .to_string()
@@ -264,7 +264,7 @@ async fn methods_that_are_not_there() {
 }
 
 #[tokio::test]
-async fn a_namespace_is_found_in_no_other_namespace() {
+async fn namespace_is_not_served_inside_another_namespace() {
     let server = Server::start().await;
     let json = [("content-type", "application/json")];
     let other = "/api/v1/namespaces/default/namespaces";

@@ -17,7 +17,7 @@ use crate::{create, map};
 const MAPS: &str = "/api/v1/namespaces/n/configmaps";
 
 /// A store that rejects removals for a while, and that injects writes of another client at defined points.
-struct Odd {
+struct FaultyStore {
     inner: MemoryStore,
     /// Number of removals of ConfigMaps that fail because the disk is full.
     refusals: AtomicUsize,
@@ -27,7 +27,7 @@ struct Odd {
     before: Mutex<Option<&'static str>>,
 }
 
-impl Odd {
+impl FaultyStore {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             inner: MemoryStore::new(),
@@ -82,7 +82,7 @@ fn key(resource: &str, namespace: &str, name: &str) -> Key {
     }
 }
 
-impl Store for Odd {
+impl Store for FaultyStore {
     fn revision(&self) -> u64 {
         self.inner.revision()
     }
@@ -162,8 +162,8 @@ async fn namespace_with_content(server: &Server) {
 }
 
 #[tokio::test]
-async fn a_purge_that_failed_is_tried_again() {
-    let store = Odd::new();
+async fn failed_purge_is_retried() {
+    let store = FaultyStore::new();
     let server = Server::start_on(store.clone()).await;
     namespace_with_content(&server).await;
     store.refusals.store(3, Ordering::SeqCst);
@@ -177,8 +177,8 @@ async fn a_purge_that_failed_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_purge_leaves_the_successor_alone() {
-    let store = Odd::new();
+async fn purge_keeps_content_of_successor_namespace() {
+    let store = FaultyStore::new();
     let server = Server::start_on(store.clone()).await;
     namespace_with_content(&server).await;
     store.succeed.store(true, Ordering::SeqCst);
@@ -196,8 +196,8 @@ async fn a_purge_leaves_the_successor_alone() {
 }
 
 #[tokio::test]
-async fn nothing_is_made_in_a_namespace_that_begins_to_end_meanwhile() {
-    let store = Odd::new();
+async fn create_fails_if_deletion_of_its_namespace_starts_concurrently() {
+    let store = FaultyStore::new();
     let server = Server::start_on(store.clone()).await;
     namespace_with_content(&server).await;
     let before = |member| *store.before.lock().expect("not poisoned") = Some(member);

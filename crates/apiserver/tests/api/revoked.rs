@@ -75,7 +75,7 @@ async fn expect_end(watch: &mut Stream, whose: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watch_ends_soon_after_the_right_to_it() {
+async fn watch_ends_soon_after_its_permission() {
     let builder = Server::builder()
         .no_tls()
         .token("annatoken", User::new("anna", []))

@@ -45,7 +45,7 @@ async fn a_watch_from_a_list_misses_nothing_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn a_watch_list_gives_the_state_and_then_says_so() {
+async fn watch_list_sends_the_state_and_an_initial_events_end_bookmark() {
     let server = Server::start().await;
     for name in ["a", "b", "c"] {
         create(&server, MAPS, map(name, "1")).await;
@@ -90,7 +90,7 @@ async fn a_watch_list_without_bookmarks_or_without_state() {
 }
 
 #[tokio::test]
-async fn a_watch_from_a_version_that_is_gone_says_410_inside_the_stream() {
+async fn watch_from_expired_version_sends_410_in_the_stream() {
     let retention = Retention {
         min_events: 2,
         max_events: 4,
@@ -124,7 +124,7 @@ async fn a_watch_from_a_version_that_is_gone_says_410_inside_the_stream() {
 }
 
 #[tokio::test]
-async fn field_selections_follow_objects_in_and_out() {
+async fn field_selector_watch_reports_objects_that_start_and_stop_matching() {
     let server = Server::start().await;
     let pods = "/api/v1/namespaces/default/pods";
     let pod =
@@ -180,7 +180,7 @@ async fn the_last_bookmark_comes_before_the_end() {
 }
 
 #[tokio::test]
-async fn a_version_from_the_future_is_waited_for_and_then_refused() {
+async fn future_resource_version_is_awaited_and_then_rejected() {
     let server = Server::start().await;
     let now = server.call("GET", LEASES, None).await.version();
     let future = now + 1;

@@ -90,7 +90,7 @@ async fn put_without_a_version_depends_on_the_kind() {
 }
 
 #[tokio::test]
-async fn status_and_main_resource_keep_apart() {
+async fn status_and_main_resource_are_written_separately() {
     let server = Server::start().await;
     let nodes = "/api/v1/nodes";
     let body = json!({"metadata": {"name": "n"}, "spec": {"podCIDR": "10.0.0.0/24"},
@@ -244,7 +244,7 @@ async fn nothing_changes_in_a_dry_run() {
 }
 
 #[tokio::test]
-async fn a_change_that_changes_nothing_writes_nothing() {
+async fn update_without_change_writes_nothing() {
     let server = Server::start().await;
     for (path, body) in [
         (MAPS, map("a", "1")),
@@ -303,7 +303,7 @@ async fn field_validation_warns_of_unknown_and_repeated_fields() {
 }
 
 #[tokio::test]
-async fn events_are_one_thing_in_two_groups() {
+async fn event_is_served_in_two_groups() {
     let server = Server::start().await;
     let new = "/apis/events.k8s.io/v1/namespaces/default/events";
     let old = "/api/v1/namespaces/default/events";

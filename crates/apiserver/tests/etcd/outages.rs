@@ -68,7 +68,7 @@ async fn nothing_acknowledged_is_lost_when_etcd_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_answer_a_write_is_unknown_and_the_server_says_why_it_is_not_ready() {
+async fn write_without_response_is_unknown_and_readyz_names_the_reason() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
@@ -112,7 +112,7 @@ async fn without_an_answer_a_write_is_unknown_and_the_server_says_why_it_is_not_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_watch_goes_on_and_a_compacted_one_expires() {
+async fn watch_resumes_after_connection_loss_and_expires_after_compaction() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
@@ -170,7 +170,7 @@ async fn a_lost_watch_goes_on_and_a_compacted_one_expires() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_removal_of_many_at_once_expires_watches() {
+async fn removal_of_many_objects_in_one_transaction_expires_watches() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
@@ -218,7 +218,7 @@ async fn the_next_member_serves_when_one_does_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_own_compaction_makes_etcd_forget() {
+async fn configured_compaction_removes_history_of_etcd() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
@@ -293,7 +293,7 @@ async fn tls_with_certificates_of_both_sides() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_etcd_is_told_from_a_change_that_nobody_knows_of() {
+async fn full_etcd_differs_from_write_with_unknown_outcome() {
     // With these options etcd checks its size with every write.
     let quota = |_: &std::path::Path| {
         ["--quota-backend-bytes=4194304", "--backend-batch-limit=1"]

@@ -36,7 +36,7 @@ fn ok(answer: &Answer) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_server_acknowledged_the_other_knows() {
+async fn write_acknowledged_by_one_server_is_read_on_the_other() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
@@ -107,7 +107,7 @@ async fn a_watch_at_one_server_sees_the_writes_of_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definitions_and_namespaces_end_at_all_servers() {
+async fn deleted_definitions_and_namespaces_disappear_on_all_servers() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
@@ -148,7 +148,7 @@ async fn definitions_and_namespaces_end_at_all_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_etcd_answers_say_so() {
+async fn requests_without_etcd_fail_with_its_name() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
@@ -178,7 +178,7 @@ async fn without_etcd_answers_say_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_etcd_finds_too_large_is_not_to_be_tried_again() {
+async fn object_too_large_for_etcd_is_a_permanent_error() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
@@ -215,7 +215,7 @@ async fn behind(server: &Server, way: &Way, path: &str, body: &Value) -> Answer 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_made_where_another_server_is_clearing_up() {
+async fn create_fails_in_namespace_or_kind_that_another_server_deletes() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
@@ -289,7 +289,7 @@ fn held(name: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_of_one_server_is_known_to_another_that_is_behind() {
+async fn account_of_one_server_is_found_by_a_lagging_server() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };

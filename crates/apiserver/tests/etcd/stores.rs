@@ -10,7 +10,7 @@ use super::harness::{Etcd, LIMIT, retention, until};
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn states_events_and_conflicts_are_those_of_every_engine() {
+async fn etcd_engine_keeps_the_guarantees_of_every_engine() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
@@ -102,7 +102,7 @@ async fn states_events_and_conflicts_are_those_of_every_engine() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_there_is_read_at_the_start_with_its_revisions_and_terms() {
+async fn start_reads_existing_objects_with_revisions_and_terms() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
@@ -247,7 +247,7 @@ async fn a_fence_holds_at_every_server_and_while_the_lease_is_renewed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prefixes_are_apart_and_foreign_revisions_delay_no_read() {
+async fn prefixes_are_separate_and_foreign_writes_do_not_delay_reads() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
@@ -294,7 +294,7 @@ async fn a_slow_reader_expires_with_the_exact_revision() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_ours_is_named_and_not_served() {
+async fn foreign_value_is_reported_and_not_served() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };

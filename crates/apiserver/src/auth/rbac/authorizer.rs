@@ -300,7 +300,7 @@ mod tests {
 
         /// Incremental updates give the same policy as a full read.
         #[test]
-        fn following_equals_reading_anew(steps in prop::collection::vec(step(), 1..30)) {
+        fn incremental_policy_equals_full_read(steps in prop::collection::vec(step(), 1..30)) {
             let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
             let following = Authorizer::new(Arc::clone(&store));
             for (number, step) in steps.iter().enumerate() {

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_rule_that_nobody_has_ends_after_a_few_missing_grants() {
+    fn comparison_of_wide_rule_ends_after_a_few_missing_grants() {
         let mut comparison = Comparison::new(&[]);
         assert!(!comparison.compare(&wide(1_000)));
         assert_eq!(comparison.missing.len(), MOST_MISSING);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_rule_of_an_administrator_costs_what_its_lists_cost() {
+    fn wide_rule_of_administrator_has_bounded_cost() {
         let all = || vec!["*".to_owned()];
         let had = [Rule {
             verbs: all(),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_that_costs_too_much_is_a_refusal() {
+    fn comparison_above_its_limit_is_a_rejection() {
         let same = [wide(300)];
         let mut comparison = Comparison::new(&same);
         assert!(comparison.compare(&wide(300)) && comparison.missing.is_empty());

@@ -1,7 +1,7 @@
 //! Property test: a user may write roles and bindings but has neither `escalate` nor `bind`. No random sequence of its
 //! writes gives any user more than that writer had at the start.
 //!
-//! The test drives the policy without a store. `following_equals_reading_anew` checks that the authorizer has the same
+//! The test drives the policy without a store. `incremental_policy_equals_full_read` checks that the authorizer has the same
 //! policy as its store.
 
 use std::collections::BTreeMap;
@@ -308,7 +308,7 @@ fn sequence(seed: u64) -> [usize; 2] {
 }
 
 #[test]
-fn writes_without_escalate_and_bind_give_nobody_more_than_the_writer_had() {
+fn user_without_escalate_and_bind_grants_no_more_than_it_has() {
     let given = std::env::var("TENURE_RBAC_SEQUENCES").ok();
     let sequences = given.map_or(SEQUENCES, |given| given.parse().unwrap());
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);

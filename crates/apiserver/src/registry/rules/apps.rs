@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replication_controller_selects_what_it_makes() {
+    fn replication_controller_selector_defaults_to_template_labels() {
         let mut controller = workload();
         controller["spec"]
             .as_object_mut()

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_end_and_stay_as_they_are() {
+    fn job_template_is_validated_and_immutable() {
         let mut job = job();
         prepare_job(&mut job);
         let mut other = job.clone();

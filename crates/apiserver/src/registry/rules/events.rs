@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_lives_where_its_object_lives() {
+    fn event_is_in_the_namespace_of_its_object() {
         let event = |own: &str, about: &str| json!({"metadata": {"namespace": own}, "involvedObject": {"namespace": about}});
         for (own, about, good) in [
             ("n", "n", true),

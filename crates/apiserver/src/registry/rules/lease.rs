@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_cannot_emulate_what_is_newer_than_itself() {
+    fn candidate_cannot_emulate_newer_version() {
         let spec = json!({"leaseName": "l", "binaryVersion": "1.36.0", "strategy": STRATEGY,
             "emulationVersion": "1.37.0"});
         let got = causes(validate_candidate, &json!({"spec": spec}));

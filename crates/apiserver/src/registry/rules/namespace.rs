@@ -45,7 +45,7 @@ pub(in crate::registry) fn prepare_namespace(namespace: &mut Value) {
 }
 
 /// Preserves the finalizers of the spec, which only the subresource `finalize` changes.
-pub(crate) fn keep_finalizers(old: &Value, new: &mut Value) {
+pub(crate) fn preserve_finalizers(old: &Value, new: &mut Value) {
     let was = old.pointer("/spec/finalizers").cloned();
     let Some(map) = new.as_object_mut() else {
         return;
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_namespace_is_labelled_and_guarded() {
+    fn new_namespace_has_name_label_and_finalizer() {
         let mut namespace = json!({"metadata": {"name": "n", "labels": {"a": "b"}}});
         prepare_namespace(&mut namespace);
         default_namespace(&mut namespace);

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn unscheduled_and_finished_pods_go_at_once() {
+    fn unscheduled_and_finished_pods_are_deleted_immediately() {
         let mut pod = pod();
         assert_eq!(grace_seconds(&pod, Some(5)), 0);
         pod["spec"]["nodeName"] = json!("n");

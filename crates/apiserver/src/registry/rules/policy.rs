@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_is_kept_from_one_side() {
+    fn budget_sets_minimum_or_maximum_but_not_both() {
         let fields = |spec: Value| -> Vec<String> {
             let mut causes = Vec::new();
             validate_budget(&json!({"spec": spec}), &mut causes);

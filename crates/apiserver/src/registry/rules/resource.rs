@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_asks_for_one_device_of_a_class() {
+    fn device_claim_defaults_to_one_device() {
         let request = json!({"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}});
         let mut claim = json!({"spec": {"devices": {"requests": [request]}}});
         default_claim(&mut claim);

@@ -175,7 +175,7 @@ pub(in crate::registry) fn validate_service_update(
 }
 
 /// Preserves the old address if the client omits it.
-pub(crate) fn keep_address(old: &Value, new: &mut Value) {
+pub(crate) fn preserve_address(old: &Value, new: &mut Value) {
     if text(new, "/spec/type") == "ExternalName" {
         return;
     }
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(causes, []);
         assert_eq!(service["spec"]["ports"][0]["targetPort"], 80);
         let mut update = json!({"spec": {"ports": [{"port": 81}]}});
-        keep_address(&service, &mut update);
+        preserve_address(&service, &mut update);
         default_service(&mut update);
         assert_eq!(update["spec"]["clusterIP"], service["spec"]["clusterIP"]);
         validate_service_update(&service, &update, &mut causes);

@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_keep_what_they_said_of_a_driver() {
+    fn driver_entry_of_a_node_is_immutable() {
         let node = |id: &str, count: i64| json!({"spec": {"drivers": [{"name": "d", "nodeID": id, "allocatable": {"count": count}}]}});
         let mut causes = Vec::new();
         validate_node_update(&node("a", 1), &node("a", 2), &mut causes);

@@ -717,7 +717,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_changes_only_where_it_may() {
+    fn claim_rejects_changes_of_immutable_fields() {
         let old = claim();
         let mut new = old.clone();
         new["spec"]["volumeName"] = json!("v");

@@ -97,7 +97,7 @@ async fn a_client_certificate_is_a_user_over_both_protocols() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_another_authority_is_nobody() {
+async fn certificate_of_another_authority_is_rejected() {
     let server = TestServer::start_tls().await.unwrap();
     let pki = server.handle().pki().unwrap();
     let stranger = crate::pki::Pki::ephemeral(&[]).unwrap();
@@ -109,7 +109,7 @@ async fn a_certificate_of_another_authority_is_nobody() {
 }
 
 #[tokio::test]
-async fn the_administrator_acts_as_somebody_else() {
+async fn administrator_can_impersonate_users() {
     let server = TestServer::start().await.unwrap();
     let bearer = format!("Bearer {}", server.token());
     let headers = [
@@ -273,7 +273,7 @@ async fn the_socket_is_its_owners_from_its_first_moment() {
 
 /// A stale socket is replaced. A regular file and the target of a symbolic link are not.
 #[tokio::test]
-async fn a_socket_takes_the_place_of_a_dead_one_only() {
+async fn socket_replaces_only_a_stale_socket() {
     let dir = tempfile::tempdir().unwrap();
     let start = async |path: &std::path::Path| {
         let server = Server::builder().no_tls().unix_socket(path).start().await;
@@ -438,7 +438,7 @@ async fn plain_http_stays_on_loopback() {
 }
 
 #[tokio::test]
-async fn public_routes_ask_nobody() {
+async fn public_route_needs_no_credentials() {
     use http_body_util::{BodyExt as _, Full};
     let builder = Server::builder().no_tls().public_route("/ui", |parts| {
         let body = Full::new(parts.uri.path().to_owned().into()).map_err(|e| match e {});

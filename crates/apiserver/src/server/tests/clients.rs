@@ -97,7 +97,7 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn a_watcher_lists_or_streams_and_goes_on_after_an_expired_revision() {
+async fn watcher_recovers_from_expired_revision() {
     for streaming in [false, true] {
         let server = TestServer::start().await.unwrap();
         let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");
@@ -173,7 +173,7 @@ async fn reconcile(
 }
 
 #[tokio::test]
-async fn a_controller_with_a_finalizer_sees_every_end() {
+async fn controller_with_finalizer_observes_every_deletion() {
     let server = TestServer::start().await.unwrap();
     let client = server.client().unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");

@@ -65,7 +65,7 @@ async fn a_refused_request_took_no_effect() {
 }
 
 #[tokio::test]
-async fn faults_are_for_whom_they_are_meant() {
+async fn faults_affect_only_matching_users() {
     let server = TestServer::start().await.unwrap();
     let list = async || get(server.url(), LEASES, server.token()).await.code;
     server

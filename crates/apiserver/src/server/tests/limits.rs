@@ -30,7 +30,7 @@ async fn until_closed(mut io: impl tokio::io::AsyncRead + Unpin) -> String {
 }
 
 #[tokio::test]
-async fn a_head_that_never_ends_is_cut_off() {
+async fn request_head_that_never_ends_times_out() {
     let builder = Server::builder().no_tls().header_timeout(SHORT);
     let server = TestServer::start_with(builder).await.unwrap();
     let mut slow = connect(server.url()).await;
@@ -42,7 +42,7 @@ async fn a_head_that_never_ends_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_body_that_never_ends_is_an_error() {
+async fn body_that_never_ends_is_rejected() {
     let builder = Server::builder().no_tls().body_timeout(SHORT);
     let server = TestServer::start_with(builder).await.unwrap();
     let mut slow = connect(server.url()).await;
@@ -75,7 +75,7 @@ impl Drop for Flag {
 }
 
 #[tokio::test]
-async fn a_client_that_never_reads_is_given_up() {
+async fn client_that_never_reads_is_disconnected() {
     let gone = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&gone);
     let endless = move |_: http::request::Parts| {
@@ -108,7 +108,7 @@ async fn a_client_that_never_reads_is_given_up() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_left_lying_ends_its_connection() {
+async fn unread_response_ends_its_connection() {
     let large = |_: http::request::Parts| {
         let body = http_body_util::Full::new(Bytes::from(vec![b'x'; 1 << 20]));
         let body = body.map_err(|never| match never {}).boxed_unsync();
@@ -155,7 +155,7 @@ async fn silent_connections_are_closed_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_thousand_idle_connections_are_no_burden() {
+async fn thousand_idle_connections_do_not_delay_requests() {
     let server = TestServer::start().await.unwrap();
     let mut idle = Vec::new();
     for _ in 0..1000 {
@@ -219,7 +219,7 @@ async fn at_the_cap_idle_connections_make_room() {
 }
 
 #[tokio::test]
-async fn heads_that_make_no_sense_are_answered_or_closed() {
+async fn malformed_request_head_is_rejected_or_closed() {
     let server = TestServer::start().await.unwrap();
     let long = format!(
         "GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n",

@@ -245,7 +245,7 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => {
                     let outcome = self.disk.commit(&[], self.mvcc.revision(), &self.mvcc);
                     full = self
-                        .settle(outcome, full)
+                        .record_outcome(outcome, full)
                         .is_err_and(|e| matches!(e, WriteError::Full(_)));
                 }
             }
@@ -300,7 +300,7 @@ impl Worker {
         };
         let revision = last.event.revision;
         let outcome = self.disk.commit(&commits, revision, &self.mvcc);
-        match self.settle(outcome, full) {
+        match self.record_outcome(outcome, full) {
             Ok(()) => {
                 self.mvcc.publish(commits);
                 accepted
@@ -329,7 +329,7 @@ impl Worker {
     ) -> bool {
         let revision = self.mvcc.revision().saturating_add(by);
         let outcome = self.disk.commit(&[], revision, &self.mvcc);
-        let result = self.settle(outcome, full).map(|()| {
+        let result = self.record_outcome(outcome, full).map(|()| {
             self.mvcc.jump(revision);
             revision
         });
@@ -340,7 +340,7 @@ impl Worker {
     }
 
     /// Records the state of the disk for `failure`.
-    fn settle(&self, outcome: Outcome, full: bool) -> Result<(), WriteError> {
+    fn record_outcome(&self, outcome: Outcome, full: bool) -> Result<(), WriteError> {
         match outcome {
             Outcome::Done => {
                 if full {

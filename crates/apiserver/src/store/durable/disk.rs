@@ -235,7 +235,7 @@ impl Disk {
             Err(trouble) => {
                 // redb accepts no commits after an error.
                 self.close_database();
-                let outcome = self.judge(&trouble);
+                let outcome = self.classify(&trouble);
                 self.trouble = Some(trouble);
                 outcome
             }
@@ -275,7 +275,7 @@ impl Disk {
     }
 
     /// Decides whether the file still has the state before the failed commit, so that another commit is allowed.
-    fn judge(&mut self, trouble: &Trouble) -> Outcome {
+    fn classify(&mut self, trouble: &Trouble) -> Outcome {
         let broken =
             |trouble: &Trouble| Outcome::Broken(format!("{}: {trouble}", self.path.display()));
         if !self.is_no_space(trouble) {

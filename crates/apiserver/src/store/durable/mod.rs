@@ -32,9 +32,9 @@ pub(super) use self::filling::{Image, create, replace};
 pub use self::trouble::last_words;
 use super::batch::Prepared;
 use super::encryption::{Encryption, Rotation};
+use super::engine::Engine;
 use super::history::Retention;
 use super::mvcc::Mvcc;
-use super::published::Published;
 use super::{BoxFuture, Object, Write, WriteError};
 
 /// Error of opening a store.
@@ -189,7 +189,7 @@ impl RedbStore {
     }
 }
 
-impl Published for RedbStore {
+impl Engine for RedbStore {
     fn mvcc(&self) -> &Arc<Mvcc> {
         &self.mvcc
     }

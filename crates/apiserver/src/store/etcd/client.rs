@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_of_etcd_never_promises_more_than_is_known() {
+    fn call_errors_map_to_write_errors_of_the_same_certainty() {
         let error = |code, why: &str| CallError::of(Status::new(code, why)).into_write_error();
         let full = "etcdserver: mvcc: database space exceeded";
         let large = "etcdserver: request is too large";

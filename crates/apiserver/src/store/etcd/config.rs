@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_says_what_it_lacks() {
+    fn tls_configuration_error_names_the_missing_option_or_file() {
         assert!(error("https://a").contains("--etcd-cafile"));
         let absent = EtcdConfig {
             ca_file: Some("/absent/ca.pem".into()),

@@ -312,7 +312,7 @@ mod tests {
     use crate::store::testing::key;
 
     #[test]
-    fn an_object_comes_back_at_the_revision_of_its_write() {
+    fn encoded_version_decodes_with_its_revision_and_term() {
         let value =
             json!({"metadata": {"name": "x", "labels": {"a": "b", "n": 3}}, "spec": {"n": 1}});
         let draft = Draft::new(&key("ns", "x"), &value).unwrap();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_here_wrote_is_named() {
+    fn malformed_value_is_reported() {
         for bad in [
             "",
             "{}",

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_failed_only_if_etcd_says_so() {
+    fn call_fails_only_with_a_nonzero_grpc_status() {
         let headers = |code: &'static str| {
             HeaderMap::from_iter([(
                 http::HeaderName::from_static("grpc-status"),

@@ -157,7 +157,7 @@ impl Mirror {
             Ok(Err(status)) => return End::Lost(message(&status)),
             Ok(Ok(watch)) => watch,
         };
-        let tend = tend(
+        let monitor = monitor(
             Arc::clone(&self.client),
             Arc::clone(&self.mvcc),
             link,
@@ -181,7 +181,7 @@ impl Mirror {
         };
         tokio::select! {
             end = follow => end,
-            why = tend => End::Lost(why),
+            why = monitor => End::Lost(why),
         }
     }
 
@@ -334,7 +334,7 @@ impl Mirror {
 
 /// Enables the connection for calls when the mirror has reached etcd's revision. Returns the reason when etcd loses
 /// its majority or the watch stalls, even if there are no requests.
-async fn tend(
+async fn monitor(
     client: Arc<Client>,
     mvcc: Arc<Mvcc>,
     link: &Link,

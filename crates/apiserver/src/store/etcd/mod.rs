@@ -33,8 +33,8 @@ use self::mirror::{Mirror, signed, unsigned};
 use self::own::Own;
 use self::wire::{Compare, Operation, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use super::encryption::Encryption;
+use super::engine::Engine;
 use super::mvcc::Mvcc;
-use super::published::Published;
 use super::{BoxFuture, Object, Unavailable, Write, WriteError};
 
 /// Time without progress after which opening fails.
@@ -196,7 +196,7 @@ impl Shared {
     }
 
     /// Waits until the mirror contains an own write.
-    async fn settle(&self, revision: u64) -> Result<(), CallError> {
+    async fn await_own_write(&self, revision: u64) -> Result<(), CallError> {
         // The revision is usually the next one, which needs no timer.
         let reached = self.mvcc.revision() >= revision
             || timeout(ANSWER, self.mvcc.reached(revision)).await.is_ok();
@@ -243,7 +243,7 @@ async fn compact(shared: Arc<Shared>, age: Duration) {
     }
 }
 
-impl Published for EtcdStore {
+impl Engine for EtcdStore {
     fn mvcc(&self) -> &Arc<Mvcc> {
         &self.shared.mvcc
     }

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_published_before_what_comes_first() {
+    fn own_change_is_published_after_earlier_revisions() {
         let (own, mvcc) = (Own::default(), Mvcc::new(Retention::default(), 10));
         own.publish(change("c", 13), &mvcc);
         assert_eq!(mvcc.revision(), 10, "revisions 11 and 12 are missing");
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_watch_and_the_answers_tell_of_a_change_once() {
+    fn own_change_is_published_once() {
         let (own, mvcc) = (Own::default(), Mvcc::new(Retention::default(), 10));
         own.publish(change("a", 12), &mvcc);
         assert_eq!(own.take(12).unwrap().revision, 12);

@@ -71,7 +71,7 @@ impl Shared {
                 let (change, object) = plan.outcome(write.key, revision);
                 self.own.publish(change, &self.mvcc);
                 // The write succeeded even if the mirror does not reach it in time.
-                let _ = self.settle(revision).await;
+                let _ = self.await_own_write(revision).await;
                 // The mirror may already have this version from the watch.
                 let shown = self.mvcc.get(&object.key);
                 let shown = shown.filter(|shown| shown.revision == revision);

@@ -80,7 +80,7 @@ async fn a_restore_has_the_objects_and_a_later_revision() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_under_load_is_one_moment() {
+async fn backup_under_load_is_consistent() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(MemoryStore::new());
     let stop = Arc::new(AtomicBool::new(false));
@@ -117,7 +117,7 @@ async fn a_backup_under_load_is_one_moment() {
 }
 
 #[tokio::test]
-async fn a_damaged_backup_is_refused_and_leaves_nothing() {
+async fn damaged_backup_is_rejected_and_creates_no_store() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("backup");
     let store = MemoryStore::new();
@@ -149,7 +149,7 @@ async fn a_damaged_backup_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn restores_of_one_backup_start_apart() {
+async fn restores_of_one_backup_start_at_different_revisions() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("backup");
     let store = MemoryStore::new();
@@ -172,7 +172,7 @@ async fn restores_of_one_backup_start_apart() {
 }
 
 #[tokio::test]
-async fn a_store_is_replaced_whole_and_kept() {
+async fn replaced_store_is_kept_under_another_name() {
     let dir = tempfile::tempdir().unwrap();
     let (file, home) = (dir.path().join("backup"), dir.path().join("home"));
     let store = RedbStore::open(&home).unwrap();

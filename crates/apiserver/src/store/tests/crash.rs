@@ -180,7 +180,7 @@ fn crash(worker: usize, left: &AtomicUsize) -> History {
 }
 
 #[test]
-fn kill_minus_nine_loses_nothing_and_repeats_nothing() {
+fn sigkill_loses_no_write_and_reuses_no_revision() {
     let crashes = env::var(CRASHES).ok().map_or(2000, |n| n.parse().unwrap());
     let left = AtomicUsize::new(crashes);
     let histories: Vec<History> = std::thread::scope(|scope| {
@@ -208,7 +208,7 @@ fn kill_minus_nine_loses_nothing_and_repeats_nothing() {
 }
 
 #[test]
-fn the_checker_finds_what_it_looks_for() {
+fn checker_detects_every_violation() {
     let check = |output: &str, present: Option<(u64, u64)>| {
         let mut history = History::default();
         history.read(output);

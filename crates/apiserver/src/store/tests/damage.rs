@@ -73,12 +73,12 @@ fn open(bytes: Vec<u8>) -> Result<RedbStore, OpenError> {
 }
 
 #[tokio::test]
-async fn flipped_bits_are_found_or_harmless() {
+async fn flipped_bits_are_detected_or_harmless() {
     flip(End::InOrder, 600).await;
 }
 
 #[tokio::test]
-async fn bits_that_flip_after_a_crash_are_found_or_harmless() {
+async fn flipped_bits_after_a_crash_are_detected_or_harmless() {
     flip(End::Killed, 300).await;
 }
 
@@ -144,7 +144,7 @@ async fn a_flipped_bit_in_a_value_names_the_object() {
 }
 
 #[tokio::test]
-async fn truncated_files_are_found() {
+async fn truncated_files_are_detected() {
     for end in [End::InOrder, End::Killed] {
         let image = sample(end).await;
         let good = &image.bytes;
@@ -162,7 +162,7 @@ async fn truncated_files_are_found() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_store_is_refused() {
+async fn file_without_store_is_rejected() {
     for bytes in [
         b"not a database".to_vec(),
         vec![0; 4096],

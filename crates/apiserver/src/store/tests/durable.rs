@@ -22,7 +22,7 @@ pub(super) fn content(store: &dyn Store) -> BTreeMap<String, (u64, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn a_restart_in_order_continues_where_it_was() {
+async fn clean_restart_continues_at_the_same_revision() {
     let dir = tempfile::tempdir().unwrap();
     let store = RedbStore::open(dir.path()).unwrap();
     let first = set(
@@ -108,7 +108,7 @@ async fn an_emptied_file_is_not_a_new_store() {
 }
 
 #[tokio::test]
-async fn files_are_for_their_owner_only() {
+async fn files_are_readable_by_their_owner_only() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
     let store = RedbStore::open(dir.path()).unwrap();
@@ -279,7 +279,7 @@ async fn a_full_disk_refuses_writes_serves_reads_and_recovers() {
 }
 
 #[tokio::test]
-async fn a_failed_sync_stops_writes_for_good() {
+async fn failed_sync_stops_writes_permanently() {
     let medium = Medium::default();
     let store = open(&medium);
     let kept = set(&store, &key("a", "x"), json!({})).await;
@@ -357,7 +357,7 @@ impl Drop for Tmpfs {
 }
 
 #[tokio::test]
-async fn an_open_on_a_full_disk_is_no_step_back() {
+async fn open_on_full_disk_never_reuses_revisions() {
     let medium = Medium::default();
     let store = open(&medium);
     set(&store, &key("a", "x"), json!({})).await;
@@ -390,7 +390,7 @@ async fn an_open_on_a_full_disk_is_no_step_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disk_that_hangs_does_not_take_the_memory() {
+async fn hanging_disk_rejects_writes_above_the_queue_limit() {
     let medium = Medium::default();
     let config = super::super::durable::Config {
         queue_bytes: 64 << 10,

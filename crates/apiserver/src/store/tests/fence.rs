@@ -57,7 +57,7 @@ async fn the_token_is_the_revision_that_won_the_term() {
 }
 
 #[tokio::test]
-async fn coming_back_under_the_same_name_is_a_new_term() {
+async fn restarted_holder_of_the_same_name_starts_a_new_term() {
     let store = MemoryStore::new();
     let lock = key("ns", "lock");
     let first = set(&store, &lock, lease("a", "t1", 1)).await.revision;
@@ -99,7 +99,7 @@ async fn release_and_removal_end_the_term() {
 }
 
 #[tokio::test]
-async fn what_was_given_is_as_it_was() {
+async fn write_fails_if_a_precondition_object_changed() {
     let store = MemoryStore::new();
     let (place, target) = (key("", "place"), key("ns", "target"));
     let value = || serde_json::json!({});

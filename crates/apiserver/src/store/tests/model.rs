@@ -417,19 +417,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 250, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_memory_engine_is_the_model(steps in steps()) {
+    fn memory_engine_equals_the_model(steps in steps()) {
         check(Engine::Memory(MemoryStore::with(RETENTION)), steps);
     }
 
     #[test]
-    fn the_durable_engine_is_the_model(steps in steps()) {
+    fn durable_engine_equals_the_model(steps in steps()) {
         let medium = Medium::default();
         let store = RedbStore::on(medium.media(), config(Encryption::OFF)).unwrap();
         check(Engine::Redb(medium, store), steps);
     }
 
     #[test]
-    fn the_encrypted_durable_engine_is_the_model(steps in steps()) {
+    fn encrypted_durable_engine_equals_the_model(steps in steps()) {
         let medium = Medium::default();
         let encryption = Encryption::of(&[1], Scope::All);
         let store = RedbStore::on(medium.media(), config(encryption)).unwrap();

@@ -71,7 +71,7 @@ async fn a_failed_sync_fails_readyz_and_every_later_write() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_507_until_there_is_room() {
+async fn full_disk_is_507_until_there_is_space() {
     let medium = Medium::default();
     let server = serve(&medium).await;
     assert_eq!(create(&server, "kept").await.code, 201);

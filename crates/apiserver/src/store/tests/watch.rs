@@ -126,7 +126,7 @@ async fn a_second_watch_of_one_object_may_start_further_back() {
 }
 
 #[tokio::test]
-async fn too_old_is_exact() {
+async fn watch_before_the_oldest_revision_expires() {
     let store = short(0, 10);
     for n in 0..30 {
         set(&store, &key("a", &n.to_string()), json!({})).await;
@@ -190,7 +190,7 @@ async fn a_slow_reader_expires_and_a_quiet_range_does_not() {
 }
 
 #[tokio::test]
-async fn a_watch_from_the_future_stays_silent_until_then() {
+async fn watch_from_future_revision_skips_earlier_events() {
     let store = MemoryStore::new();
     let mut watch = store.watch(everything(), 4).unwrap();
     for n in 0..5 {
@@ -250,7 +250,7 @@ async fn closing_ends_a_watch_after_its_last_event() {
 }
 
 #[tokio::test]
-async fn a_jump_expires_all_that_is_older() {
+async fn jump_expires_older_revisions() {
     let store = MemoryStore::new();
     set(&store, &key("a", "x"), json!({})).await;
     let mut watch = store.watch(range(Some("a"), None), 2).unwrap();

@@ -9,7 +9,7 @@ use super::{
 };
 
 /// An engine over a published state.
-pub(super) trait Published: Send + Sync + 'static {
+pub(super) trait Engine: Send + Sync + 'static {
     /// Returns the published state.
     fn mvcc(&self) -> &Arc<Mvcc>;
     /// See [`Store::write`].
@@ -28,7 +28,7 @@ pub(super) trait Published: Send + Sync + 'static {
     }
 }
 
-impl<E: Published> Store for E {
+impl<E: Engine> Store for E {
     fn revision(&self) -> u64 {
         self.mvcc().revision()
     }
