@@ -153,16 +153,7 @@ fn decode_custom(
         ))
     })?;
     problems.extend(unknown.into_iter().map(strict::Problem::Unknown));
-    let mut warnings = Vec::new();
-    if !problems.is_empty() {
-        match validation {
-            FieldValidation::Ignore => {}
-            FieldValidation::Warn => warnings.extend(problems.iter().map(ToString::to_string)),
-            FieldValidation::Strict => {
-                return Err(Failure::bad_request(strict::strict_error(&problems)));
-            }
-        }
-    }
+    let warnings = validation.warnings(&problems, Failure::bad_request)?;
     Ok(Decoded { value, warnings })
 }
 
@@ -212,14 +203,7 @@ pub(super) fn decode_as(
             "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
         ))
     };
-    let mut warnings = Vec::new();
-    if !problems.is_empty() {
-        match validation {
-            FieldValidation::Ignore => {}
-            FieldValidation::Strict => return Err(refuse(&strict::strict_error(&problems))),
-            FieldValidation::Warn => warnings.extend(problems.iter().map(ToString::to_string)),
-        }
-    }
+    let warnings = validation.warnings(&problems, |why| refuse(&why))?;
     let value = canonical(message, value).map_err(|error| refuse(&error))?;
     Ok(Decoded { value, warnings })
 }

@@ -8,6 +8,7 @@ use crate::request::Query;
 use crate::selector::{FieldSelector, LabelSelector};
 use crate::status::{Cause, Failure};
 use crate::store::{Fence, Key, Object};
+use crate::strict::{Problem, strict_error};
 
 /// Name of the header that makes a write conditional on a lease.
 pub(super) const FENCE_HEADER: &str = "tenure-fence";
@@ -21,6 +22,24 @@ pub(super) enum FieldValidation {
     Ignore,
     Warn,
     Strict,
+}
+
+impl FieldValidation {
+    /// Returns the warnings about these problems.
+    ///
+    /// # Errors
+    /// Strict validation rejects a body with problems. `reject` creates the failure from the text.
+    pub(super) fn warnings(
+        self,
+        problems: &[Problem],
+        reject: impl FnOnce(String) -> Failure,
+    ) -> Result<Vec<String>, Failure> {
+        match self {
+            Self::Strict if !problems.is_empty() => Err(reject(strict_error(problems))),
+            Self::Warn => Ok(problems.iter().map(ToString::to_string).collect()),
+            Self::Strict | Self::Ignore => Ok(Vec::new()),
+        }
+    }
 }
 
 /// The selectors of a list, watch or collection delete.

@@ -258,16 +258,7 @@ pub(super) fn finish(
         }
         (None, None) => (object, Vec::new()),
     };
-    let mut warnings = Vec::new();
-    if !problems.is_empty() {
-        match validation {
-            FieldValidation::Ignore => {}
-            FieldValidation::Warn => warnings.extend(problems.iter().map(ToString::to_string)),
-            FieldValidation::Strict => {
-                return Err(unfit(&strict::strict_error(&problems)));
-            }
-        }
-    }
+    let mut warnings = validation.warnings(&problems, |why| unfit(&why))?;
     let mut value = body::canonical(message, object).map_err(|error| unfit(&error.to_string()))?;
     if let Some(conversion) = version.conversion {
         value = (conversion.to_stored)(value);
