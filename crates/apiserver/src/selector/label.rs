@@ -41,10 +41,7 @@ pub struct Requirement {
 impl Requirement {
     /// Whether the labels match this requirement.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.holds(labels.get(&self.key).map(String::as_str))
-    }
-
-    fn holds(&self, value: Option<&str>) -> bool {
+        let value = labels.get(&self.key).map(String::as_str);
         let listed = |value: &str| self.values.iter().any(|v| v == value);
         let number = |text: &str| text.parse::<i64>().ok();
         let wanted = || self.values.first().and_then(|text| number(text));
@@ -85,12 +82,6 @@ impl LabelSelector {
     /// Whether the labels match every requirement.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.requirements.iter().all(|r| r.matches(labels))
-    }
-
-    /// Like [`matches`](Self::matches), for labels in JSON form (`metadata.labels`). Absent labels count as empty.
-    pub fn matches_json(&self, labels: Option<&serde_json::Value>) -> bool {
-        let value = |key: &str| labels.and_then(|l| l.get(key)).and_then(|v| v.as_str());
-        self.requirements.iter().all(|r| r.holds(value(&r.key)))
     }
 }
 
