@@ -2,7 +2,7 @@
 
 #![allow(
     clippy::needless_pass_by_value,
-    reason = "the tests write their configurations in place"
+    reason = "tests pass temporary configurations by value"
 )]
 
 use super::*;

@@ -96,7 +96,7 @@ pub trait Access: Send + Sync + 'static {
     /// Returns the decision that a request of this user would get, for the review kinds.
     fn review(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
 
-    /// Returns the user of a bearer token, and those of the audiences for which it is valid.
+    /// Returns the user of a bearer token, and the requested audiences for which the token is valid.
     ///
     /// # Errors
     /// The text for `TokenReview.status.error`.

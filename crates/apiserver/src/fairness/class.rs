@@ -6,7 +6,7 @@ use crate::request::{RequestInfo, Route, Verb, query_value};
 /// Largest body of a request in the lane of elections.
 pub(super) const ELECTION_BODY: u64 = 16 * 1024;
 
-/// Requests of one lane share its seats. Other lanes have their own.
+/// A group of requests with separate seats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// Requests for one Lease, with a small body.
@@ -15,14 +15,14 @@ pub(crate) enum Lane {
     System,
     /// All other requests.
     Workload,
-    /// Work that takes long on a processor, in addition to the lane of its request.
+    /// Processor-intensive parts of requests. They need a seat in this lane in addition to the lane of the request.
     Heavy,
 }
 
 impl Lane {
     pub(crate) const ALL: [Self; 4] = [Self::Elections, Self::System, Self::Workload, Self::Heavy];
 
-    /// The name in messages and metrics.
+    /// Returns the name for messages and metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Elections => "elections",
@@ -70,7 +70,7 @@ pub(super) fn lane(
     })
 }
 
-/// Returns whether a read may wait for a revision of the future.
+/// Returns whether a read may wait for a future revision.
 fn names_revision(query: Option<&str>) -> bool {
     query.is_some_and(|query| {
         query_value(query, "continue").is_some()

@@ -1,6 +1,6 @@
 //! Reads a request body within time limits and the shares of its user.
 //!
-//! A body counts as one while the server waits for it, and a large one with its bytes until it is handled.
+//! A body counts as one arriving body until it is complete. The bytes of a large body count until it is handled.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(crate) struct TooLarge;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body as far as it was read, with what counts for it.
+/// The part of a body that was read, with its charges.
 pub(super) struct Intake {
     body: ReadBody,
     charge: Option<Charge>,

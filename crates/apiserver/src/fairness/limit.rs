@@ -1,6 +1,6 @@
-//! What is limited, and the names of limits.
+//! The limited resources, and the names of the limits.
 
-/// Something that users have a share of.
+/// A resource of which every user has a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
     /// Bytes of request bodies.
@@ -46,7 +46,7 @@ impl Rejection {
         Self::Connections,
     ];
 
-    /// The name in metrics.
+    /// Returns the name for metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::QueueFull => "queue-full",

@@ -1,6 +1,6 @@
 //! A fair queue for seats: first in, first out for each user, round robin between users.
 //!
-//! Pure: no clock, no locks, no tasks. Every operation takes constant time, amortized.
+//! The queue uses no clock, locks or tasks. Every operation takes amortized constant time.
 //!
 //! Invariants:
 //! - a user has at most `seats_per_user` seats and `queue_per_user` waiting requests;
@@ -17,17 +17,17 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Bounds {
     /// Requests that execute at the same time.
     pub(super) seats: u32,
-    /// Of one user.
+    /// Requests of one user that execute at the same time.
     pub(super) seats_per_user: u32,
     /// Requests that wait for a seat.
     pub(super) queue: u32,
-    /// Of one user.
+    /// Requests of one user that wait for a seat.
     pub(super) queue_per_user: u32,
     /// A user with fewer waiting requests may add one even if `queue` is reached.
     pub(super) queue_floor: u32,
 }
 
-/// Seats, and the requests that wait for one. Users are small numbers.
+/// Seats, and the requests that wait for one. A user is identified by a small number.
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
     bounds: Bounds,
@@ -58,7 +58,7 @@ struct Node<T> {
     after: u32,
 }
 
-/// The place of a waiting request. Valid until the request is granted or removed.
+/// Identifies a waiting request until it is granted or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u32);
 
@@ -84,12 +84,12 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Seats in use.
+    /// Returns the number of seats in use.
     pub(super) fn in_use(&self) -> u32 {
         self.in_use
     }
 
-    /// Waiting requests.
+    /// Returns the number of waiting requests.
     pub(super) fn waiting(&self) -> u32 {
         self.waiting
     }
@@ -343,12 +343,12 @@ mod tests {
         assert!(queue.ring.len() <= 2, "{}", queue.ring.len());
     }
 
-    /// The same rules with plain lists, which look at every user each time.
+    /// The same rules with plain lists, which check every user at each step.
     struct Model {
         bounds: Bounds,
         seats: Vec<u32>,
         waiting: Vec<VecDeque<u32>>,
-        /// Users in the order in which they are next, if they may take a seat.
+        /// Users that may take a seat, in the order of their turns.
         turns: VecDeque<usize>,
     }
 
@@ -365,7 +365,7 @@ mod tests {
             self.seats[user] < self.bounds.seats_per_user && !self.waiting[user].is_empty()
         }
 
-        /// Users whose state changed to eligible go to the end, others leave.
+        /// Appends users that became eligible, and removes those that no longer are.
         fn update(&mut self) {
             let turns = std::mem::take(&mut self.turns);
             self.turns = turns.into_iter().filter(|user| self.may(*user)).collect();
@@ -405,8 +405,8 @@ mod tests {
     }
 
     proptest! {
-        /// Grants are those of the model. A cancelled request may change the turn of its own user only, which the
-        /// model follows by keeping the user's turn until it comes.
+        /// The queue grants the same requests as the model. A cancelled request may change the turn of its own user only. The
+        /// model therefore keeps the turn of that user until it comes.
         #[test]
         fn queue_behaves_like_the_model(steps in steps(), seats in 1..6_u32, per_user in 1..4_u32, floor in 0..3_u32) {
             let bounds = Bounds {
@@ -466,7 +466,7 @@ mod tests {
                         let (user, item, ticket) = tickets.swap_remove(index % tickets.len());
                         prop_assert_eq!(queue.remove(ticket), Some(item));
                         let waiting = &mut model.waiting[user as usize];
-                        // A user that leaves with its last request and comes back may find its old turn.
+                        // A user whose last request was removed may have its old turn when it returns.
                         waiting.retain(|other| *other != item);
                         if waiting.is_empty() {
                             queue.forget_turn(user);
@@ -488,7 +488,7 @@ mod tests {
     }
 
     impl<T> FairQueue<T> {
-        /// Removes a user from the ring, as the model does immediately and the queue at its next turn.
+        /// Removes a user from the ring immediately, as the model does. The queue removes it at its next turn.
         fn forget_turn(&mut self, user: u32) {
             self.ring.retain(|other| *other != user);
             self.user(user).in_ring = false;

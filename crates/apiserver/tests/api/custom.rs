@@ -1,7 +1,7 @@
 //! Kinds that clients define.
 #![allow(
     clippy::needless_pass_by_value,
-    reason = "the tests write their objects in place"
+    reason = "tests pass temporary objects by value"
 )]
 
 use serde_json::{Value, json};

@@ -76,7 +76,7 @@ pub(crate) struct Kind {
     pub(crate) prepare: fn(&mut Value),
     /// Validates an object.
     pub(crate) validate: fn(&Value, &mut Vec<Cause>),
-    /// Preserves members that an update of the object cannot change, old to new, before defaults.
+    /// Copies the members that an update cannot change from the old object to the new one, before defaults.
     pub(crate) preserve: fn(&Value, &mut Value),
     /// Validates a change, old to new, after `validate`.
     pub(crate) validate_update: fn(&Value, &Value, &mut Vec<Cause>),

@@ -1,4 +1,4 @@
-//! Calls to the connected member of etcd, whose errors state whether the call may have changed data.
+//! Calls to the connected member of etcd. An error of a call states whether the call may have changed data.
 //!
 //! Invariant: a call that may have reached etcd is never sent again from here. The error says whether nothing was
 //! changed or the outcome is unknown.
