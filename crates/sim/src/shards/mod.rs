@@ -53,7 +53,6 @@ const KEYS: u32 = 6;
 const CALM: u64 = 14;
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "few of them exist at a time")]
 enum Event {
     Tick(usize, u64, usize, u64),
     /// The replica reads the agreement.
@@ -92,7 +91,7 @@ struct Travel {
 /// A message for a replica, kept while the replica cannot run.
 #[derive(Clone, Debug)]
 enum Letter {
-    Answer(For, u64, Reply),
+    Answer(For, u64, Box<Reply>),
     Timeout(For, u64),
     Tick(usize),
     WorkEnded(usize),
@@ -306,7 +305,7 @@ impl World {
             Letter::Confirm(shard, term) => self.confirm(i, shard, term),
             Letter::Answer(For::Gate, id, reply) => {
                 let now = self.local(i);
-                if let Some(next) = self.replicas[i].answered(id, now, reply) {
+                if let Some(next) = self.replicas[i].answered(id, now, *reply) {
                     self.go_on(i, id, next);
                 }
             }
@@ -329,7 +328,7 @@ impl World {
             Letter::Timeout(For::Whole(slot, term, asked), _) => {
                 self.looked_for_whole(i, slot, (term, asked), &Reply::Error);
             }
-            Letter::Answer(For::Election(shard), id, reply) => self.written(i, shard, id, reply),
+            Letter::Answer(For::Election(shard), id, reply) => self.written(i, shard, id, *reply),
             Letter::Timeout(For::Election(shard), id) => self.written(i, shard, id, Reply::Error),
         }
     }

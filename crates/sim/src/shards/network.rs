@@ -59,11 +59,11 @@ impl World {
                     // The request is executed now, and the response with that state arrives later.
                     let reply = self.serve(&travel.call);
                     let late = self.rng.below(self.lease);
-                    let answer = Letter::Answer(self.served(asked_by), id, reply);
+                    let answer = Letter::Answer(self.served(asked_by), id, Box::new(reply));
                     return self.after(late, Event::Deliver(i, incarnation, answer));
                 }
                 _ => {
-                    let answer = Letter::Answer(asked_by, id, Reply::Error);
+                    let answer = Letter::Answer(asked_by, id, Box::new(Reply::Error));
                     return self.after(delay, Event::Deliver(i, incarnation, answer));
                 }
             }
@@ -84,7 +84,7 @@ impl World {
         }
         if travel.answered && self.replicas[travel.replica].cut_until <= self.now {
             let delay = self.one_way();
-            let answer = Letter::Answer(self.served(travel.asked_by), travel.id, reply);
+            let answer = Letter::Answer(self.served(travel.asked_by), travel.id, Box::new(reply));
             let event = Event::Deliver(travel.replica, travel.incarnation, answer);
             self.after(delay, event);
         }
