@@ -44,7 +44,7 @@ async fn a_driver_that_comes_late_and_is_not_ready_is_waited_for() {
         (driver.calls_of(Method::Probe).len() >= 3).then_some(())
     })
     .await;
-    says(&provisioner, "does not answer the probe").await;
+    says(&provisioner, "does not respond to the probe").await;
     says(&provisioner, "not ready yet").await;
     let asked = driver.calls_of(Method::GetPluginInfo);
     assert!(
