@@ -193,8 +193,10 @@ impl Election {
     /// it inherits.
     fn is_own_mark(&self, mark: &Mark, seen: &Observation) -> bool {
         let own = |attempt: &Attempt| {
-            // Two processes with the same name write the same whole seconds.
-            let proven = !self.config.whole_seconds || attempt.made.is_some();
+            // Two processes with the same name write the same whole seconds, one of them after the object was deleted.
+            let made = attempt.made.as_ref();
+            let proven =
+                !self.config.whole_seconds || made.is_some_and(|made| made.uid == seen.version.uid);
             proven && mark.is(&Mark::of(&attempt.record))
         };
         let record = seen.is_marked() && (self.wrote(seen) || self.is_inherited(seen));

@@ -169,14 +169,18 @@ impl Election {
     ///
     /// Times in microseconds distinguish two writers. Times in whole seconds do not: two processes that share a name
     /// and try in the same second write the same text. The loser must not treat the winner's record as its own. Such a
-    /// record is therefore accepted only if its version equals the version in the response. During a term this check is
-    /// not needed, because nobody else may replace our record while our guard is valid.
+    /// record is therefore accepted only if its version equals the version in the response. In the object of our term
+    /// this check is not needed, because nobody else may replace our record while our guard is valid. An object that was
+    /// deleted and created again is not that object: another process may have created it.
     fn proven(&self, attempt: &Attempt, seen: &Observation) -> bool {
-        let holding = matches!(
-            self.state,
-            State::Leading(_) | State::Stopping(_) | State::Releasing(_)
-        );
-        !self.config.whole_seconds || holding || attempt.made.as_deref() == Some(&seen.version)
+        let held = match &self.state {
+            State::Leading(term) | State::Releasing(term) => Some(&term.uid),
+            State::Stopping(stopping) => Some(&stopping.term.uid),
+            _ => None,
+        };
+        !self.config.whole_seconds
+            || held == Some(&seen.version.uid)
+            || attempt.made.as_deref() == Some(&seen.version)
     }
 
     /// Returns the time to write into the next record. It is never the same twice, because a write that changes nothing
