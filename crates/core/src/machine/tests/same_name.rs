@@ -136,6 +136,31 @@ fn an_edited_label_during_a_term_changes_nothing() {
     ));
 }
 
+/// The object was deleted, and a process with the same name created it again within the same second.
+#[test]
+fn recreated_object_with_an_equal_record_is_not_ours() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        1.5     watch wrote2 v6 uid=other STOP recreated by=6.00
+        1.6     worked                   read#3
+        5       tick                     read#4
+        17.4    tick                     -
+        17.6    tick                     read#5
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         1.5 watch wrote2 v6 uid=other
+         1.6 worked
+         5 tick
+         17.4 tick
+         17.6 tick",
+    ));
+}
+
 /// With times in microseconds the record of an attempt is sufficient proof, so nobody waits.
 #[test]
 fn on_a_lease_the_record_of_an_attempt_is_proof() {
