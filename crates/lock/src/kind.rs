@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use kube::Client;
+use tenure_core::Place;
 
 use crate::error::Error;
 use crate::lock::Lock;
@@ -61,8 +62,27 @@ impl LockKind {
         name: &str,
         labels: &BTreeMap<String, String>,
     ) -> Result<Arc<dyn Lock>, Error> {
-        let single = |lock: ObjectLock| Arc::new(lock.labels(labels.clone())) as Arc<dyn Lock>;
-        let multi = |lock: MultiLock| Arc::new(lock.labels(labels.clone())) as Arc<dyn Lock>;
+        self.open_at(client, namespace, name, labels, None)
+    }
+
+    /// Same as [`open`](Self::open), for a candidate that runs at this place. Its writes describe the holder.
+    ///
+    /// # Errors
+    ///
+    /// Fails if Kubernetes does not accept the namespace or name.
+    pub fn open_at(
+        self,
+        client: Client,
+        namespace: &str,
+        name: &str,
+        labels: &BTreeMap<String, String>,
+        place: Option<&Arc<Place>>,
+    ) -> Result<Arc<dyn Lock>, Error> {
+        let at = || place.cloned();
+        let single =
+            |lock: ObjectLock| Arc::new(lock.labels(labels.clone()).place(at())) as Arc<dyn Lock>;
+        let multi =
+            |lock: MultiLock| Arc::new(lock.labels(labels.clone()).place(at())) as Arc<dyn Lock>;
         match self {
             Self::Leases => ObjectLock::lease(client, namespace, name).map(single),
             Self::ConfigMaps => ObjectLock::config_map(client, namespace, name).map(single),

@@ -30,6 +30,7 @@ pub mod candidate;
 pub mod duration;
 mod error;
 mod fields;
+mod holder;
 mod kind;
 mod lean;
 mod lease;
@@ -50,6 +51,7 @@ mod words;
 
 pub use annotation::LEADER_ANNOTATION;
 pub use error::{Attempt, Class, Doubt, Error, NO_CONNECTION, Obstacle, Permission, Refusal, Verb};
+pub use holder::HOLDER_ANNOTATION;
 pub use kind::{LockKind, NotALockKind};
 pub use lean::Lean;
 pub use lock::{BoxFuture, Lock, Precision, Watch, WatchOutcome, WatchTarget};

@@ -43,6 +43,7 @@ impl MemoryLock {
         let part = Part {
             name: ObjectName::new(Resource::LEASE, "memory", name),
             labels: std::collections::BTreeMap::new(),
+            place: None,
         };
         Self {
             shared: Arc::new(Shared {

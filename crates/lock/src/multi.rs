@@ -20,7 +20,7 @@
 //!   creates the secondary again. client-go reports that nothing exists.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::Client;
 use serde_json::Value;
@@ -28,7 +28,7 @@ pub use tenure_core::pair::UNKNOWN_HOLDER;
 use tenure_core::pair::{
     Own, Pair, PairChange, PairRequest, PairResponse, Rules, Side, Step, Writing,
 };
-use tenure_core::{Record, WriteKind};
+use tenure_core::{Place, Record, WriteKind};
 
 use crate::error::{Doubt, Error, Refusal, Verb};
 use crate::lock::{BoxFuture, Lock, Precision, Watch, WatchOutcome, WatchTarget};
@@ -78,6 +78,14 @@ impl MultiLock {
     pub fn labels(mut self, labels: BTreeMap<String, String>) -> Self {
         self.primary.labels.clone_from(&labels);
         self.secondary.labels = labels;
+        self
+    }
+
+    /// Sets where the candidate of this lock runs, as [`ObjectLock::place`](crate::ObjectLock::place) does.
+    #[must_use]
+    pub fn place(mut self, place: Option<Arc<Place>>) -> Self {
+        self.primary.place.clone_from(&place);
+        self.secondary.place = place;
         self
     }
 

@@ -5,10 +5,11 @@
 //! deleted object.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kube::Client;
 use serde_json::Value;
-use tenure_core::{Observation, Record, WriteKind};
+use tenure_core::{Observation, Place, Record, WriteKind};
 
 use crate::error::{Doubt, Error, Obstacle, Refusal, Verb};
 use crate::lean::Lean;
@@ -16,7 +17,7 @@ use crate::lock::{BoxFuture, Lock, Precision, Watch, WatchOutcome, WatchTarget};
 use crate::object::{self, ObjectName, ObjectRef, Resource};
 use crate::request::Wire;
 use crate::snapshot::{Snapshot, StoredRecord, Warned, fingerprint};
-use crate::{annotation, lease, orders, plain, request, term};
+use crate::{annotation, holder, lease, orders, plain, request, term};
 
 /// A lock in one object.
 #[derive(Debug)]
@@ -59,6 +60,14 @@ impl ObjectLock {
     #[must_use]
     pub fn labels(mut self, labels: BTreeMap<String, String>) -> Self {
         self.part.labels = labels;
+        self
+    }
+
+    /// Sets where the candidate of this lock runs. Its writes then describe the holder in the annotation
+    /// [`HOLDER_ANNOTATION`](crate::HOLDER_ANNOTATION), so that others can learn of its end.
+    #[must_use]
+    pub fn place(mut self, place: Option<Arc<Place>>) -> Self {
+        self.part.place = place;
         self
     }
 
@@ -186,6 +195,8 @@ impl Lock for ObjectLock {
 pub(crate) struct Part {
     pub(crate) name: ObjectName,
     pub(crate) labels: BTreeMap<String, String>,
+    /// Where the candidate runs; `None` if its writes do not describe the holder.
+    pub(crate) place: Option<Arc<Place>>,
 }
 
 impl Part {
@@ -197,6 +208,7 @@ impl Part {
         Ok(Self {
             name,
             labels: BTreeMap::new(),
+            place: None,
         })
     }
 
@@ -217,8 +229,8 @@ impl Part {
         }
     }
 
-    /// Returns the object to send: `object` with the record, its mark and the configured labels. All other fields are
-    /// unchanged.
+    /// Returns the object to send: `object` with the record, its mark, the description of the holder if the place is
+    /// known, and the configured labels. All other fields are unchanged.
     pub(crate) fn body(&self, mut object: Value, record: &Record) -> String {
         let resource = self.name.resource();
         object["apiVersion"] = resource.api_version().into();
@@ -228,6 +240,9 @@ impl Part {
         }
         let mark = term::text(record);
         object::set_metadata(&mut object, "annotations", term::TERM_ANNOTATION, &mark);
+        if let Some(place) = &self.place {
+            holder::set(&mut object, record, place);
+        }
         if self.in_spec() {
             lease::body(object, record)
         } else {
@@ -236,8 +251,12 @@ impl Part {
     }
 
     /// Returns the object of `base` with the record and the labels.
-    fn body_on(&self, base: &Snapshot, record: &Record) -> String {
-        let plain = self.in_spec().then(|| base.plain()).flatten();
+    pub(crate) fn body_on(&self, base: &Snapshot, record: &Record) -> String {
+        // The text of a plain Lease keeps its annotations. The description changes only with the term.
+        let described = base.observation().described.as_deref();
+        let place = self.place.as_ref();
+        let kept = place.is_none_or(|place| holder::is_set(described, record, place));
+        let plain = (self.in_spec() && kept).then(|| base.plain()).flatten();
         let body = plain.and_then(|plain| plain.body(base.observation(), record, &self.labels));
         body.unwrap_or_else(|| self.body(base.object(), record))
     }
@@ -262,13 +281,15 @@ impl Part {
         warnings.extend(self.warning(&stored));
         let (mark, warning) = term::read(&self.name, object);
         warnings.extend(warning);
+        let (described, warning) = holder::read(&self.name, object);
+        warnings.extend(warning);
         let observation = Observation {
             version,
             fingerprint: fingerprint(&stored.text),
             unreadable: stored.unreadable.is_some(),
             record: stored.record,
             mark,
-            described: None,
+            described,
             orders,
         };
         Some((observation, warnings))

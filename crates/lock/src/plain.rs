@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use tenure_core::{Mark, Observation, Orders, Record, ResourceVersion, Version};
 
 use crate::fields::countable;
+use crate::holder::{self, HOLDER_ANNOTATION};
 use crate::object::ObjectName;
 use crate::snapshot::{Snapshot, fingerprint};
 use crate::term::{self, TERM_ANNOTATION};
@@ -100,14 +101,13 @@ pub(crate) fn snapshot(name: &ObjectName, text: &str, base: Option<&Snapshot>) -
         uid: uid.unwrap_or_else(|| metadata.uid.into()),
         revision: ResourceVersion::new(metadata.resource_version),
     };
-    let observation = Observation {
-        version,
-        mark: marked.then(|| Mark::of(&record)),
-        described: None,
-        record,
-        fingerprint: fingerprint(&spec.text()),
-        unreadable: false,
-        orders: Orders::default(),
+    let description = annotations
+        .as_ref()
+        .and_then(|own| own.get(HOLDER_ANNOTATION));
+    let description = match description {
+        None => None,
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(_) => return None,
     };
     let rest = Rest {
         creation_timestamp: metadata.creation_timestamp,
@@ -117,8 +117,24 @@ pub(crate) fn snapshot(name: &ObjectName, text: &str, base: Option<&Snapshot>) -
     };
     let annotated = rest.annotations.is_some();
     let rest = rest.text();
-    let same = base.and_then(Snapshot::plain).map(|plain| &plain.rest);
-    let same = same.filter(|same| ***same == *rest).cloned();
+    let same = base.and_then(|base| Some((base, &base.plain()?.rest)));
+    let same = same.filter(|(_, same)| ***same == *rest);
+    let described = match (same, description) {
+        (_, None) => None,
+        // The same text has the same meaning.
+        (Some((base, _)), Some(_)) => base.observation().described.clone(),
+        (None, Some(text)) => Some(Arc::new(holder::parse(&text).ok()?)),
+    };
+    let observation = Observation {
+        version,
+        mark: marked.then(|| Mark::of(&record)),
+        described,
+        record,
+        fingerprint: fingerprint(&spec.text()),
+        unreadable: false,
+        orders: Orders::default(),
+    };
+    let same = same.map(|(_, rest)| rest.clone());
     let lease = Plain {
         name: name.clone(),
         rest: same.unwrap_or_else(|| rest.into()),
@@ -296,6 +312,7 @@ fn push_number(fields: &mut String, value: Option<u32>) {
 mod tests {
     use proptest::prelude::*;
     use serde_json::json;
+    use tenure_core::Place;
 
     use super::*;
     use crate::object::Resource;
@@ -377,10 +394,48 @@ mod tests {
     }
 
     #[test]
+    fn description_is_shared_between_renewals_and_written_once_per_term() {
+        let place = Arc::new(Place {
+            machine: Some("m".to_owned()),
+            ..Place::default()
+        });
+        let mut part = part();
+        part.place = Some(place.clone());
+        let record = Record {
+            holder: "a".to_owned(),
+            lease_duration_seconds: 15,
+            ..Record::default()
+        };
+        let free = seen(&object(&Record::default()).to_string(), None).unwrap();
+        let first = seen(&part.body_on(&free, &record), None).expect("it is plain");
+        let described = |snapshot: &Snapshot| snapshot.observation().described.clone().unwrap();
+        assert_eq!(described(&first).place, *place);
+        assert!(first.observation().incarnation().is_some());
+        let second = seen(&part.body_on(&first, &record), Some(&first)).unwrap();
+        assert!(Arc::ptr_eq(&described(&first), &described(&second)));
+        let later = Record {
+            transitions: 1,
+            ..record
+        };
+        let third = seen(&part.body_on(&second, &later), Some(&second)).unwrap();
+        assert!(described(&third).holds(&later));
+        // A candidate without a place keeps the annotation, which then belongs to an earlier term.
+        part.place = None;
+        let other = Record {
+            holder: "b".to_owned(),
+            transitions: 2,
+            ..later
+        };
+        let fourth = seen(&part.body_on(&third, &other), Some(&third)).unwrap();
+        assert!(Arc::ptr_eq(&described(&third), &described(&fourth)));
+        assert!(fourth.observation().incarnation().is_none());
+    }
+
+    #[test]
     fn unusual_lease_is_not_plain() {
         let plain = object(&Record::default());
         assert!(seen(&plain.to_string(), None).is_some());
-        let unusual: [fn(&mut Value); 11] = [
+        let unusual: [fn(&mut Value); 13] = [
             |lease| lease["status"] = json!({}),
             |lease| lease["kind"] = "ConfigMap".into(),
             |lease| lease["spec"]["new"] = json!(1),
@@ -392,6 +447,8 @@ mod tests {
             |lease| lease["metadata"]["annotations"] = json!({ PAUSED_ANNOTATION: "true" }),
             |lease| lease["metadata"]["annotations"] = json!({ STEP_DOWN_ANNOTATION: "x" }),
             |lease| lease["metadata"]["annotations"] = json!({ TERM_ANNOTATION: "{}" }),
+            |lease| lease["metadata"]["annotations"] = json!({ HOLDER_ANNOTATION: "{}" }),
+            |lease| lease["metadata"]["annotations"] = json!({ HOLDER_ANNOTATION: 7 }),
         ];
         for change in unusual {
             let mut lease = plain.clone();
@@ -412,7 +469,8 @@ mod tests {
         #[test]
         fn both_ways_say_the_same(
             stored in testing::record(), next in testing::record(), labels in strings(),
-            transitions in any::<u32>(), annotations in strings(), own: bool, marked: bool,
+            transitions in any::<u32>(), annotations in strings(), own: bool, marked: bool, described: bool,
+            placed in prop::option::of(testing::place()),
         ) {
             let mut object = object(&stored);
             object["metadata"]["labels"] = json!(labels);
@@ -421,6 +479,9 @@ mod tests {
                 annotations.insert(TERM_ANNOTATION.to_owned(), term::text(&stored));
             }
             object["metadata"]["annotations"] = json!(annotations);
+            if described {
+                holder::set(&mut object, &stored, &Place::default());
+            }
             object["spec"]["leaseTransitions"] = transitions.into();
             let text = object.to_string();
             let (observed, warnings) = part().observed(&object).unwrap();
@@ -431,9 +492,9 @@ mod tests {
                 if own {
                     part.labels.insert("own".to_owned(), "label".to_owned());
                 }
+                part.place = placed.map(Arc::new);
                 let ordinary: Value = serde_json::from_str(&part.body(object, &next)).unwrap();
-                let plain = seen.plain().unwrap();
-                let quick = plain.body(seen.observation(), &next, &part.labels).unwrap();
+                let quick = part.body_on(&seen, &next);
                 let quick: Value = serde_json::from_str(&quick).unwrap();
                 prop_assert_eq!(quick, ordinary);
                 let again = seen.object();

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::{Map, Value};
-use tenure_core::{Record, WallTime};
+use tenure_core::{Place, Process, Record, WallTime};
 
 /// Generates any JSON, with the names of record fields among the keys.
 pub(crate) fn json() -> impl Strategy<Value = Value> {
@@ -48,6 +48,24 @@ pub(crate) fn record() -> impl Strategy<Value = Record> {
             }
         },
     )
+}
+
+/// Generates any place with processes.
+pub(crate) fn place() -> impl Strategy<Value = Place> {
+    let process = (any::<String>(), any::<u64>(), any::<u32>(), any::<u64>());
+    let process = process.prop_map(|(boot, namespace, pid, started)| Process {
+        boot,
+        pid_namespace: namespace,
+        time_namespace: namespace,
+        pid,
+        started,
+    });
+    let processes = prop::collection::vec(process, 0..3);
+    (prop::option::of(any::<String>()), processes).prop_map(|(machine, processes)| Place {
+        machine,
+        processes,
+        ..Place::default()
+    })
 }
 
 fn key() -> impl Strategy<Value = String> {

@@ -12,6 +12,7 @@ mod contention;
 mod election;
 mod errors;
 mod fixtures;
+mod holder;
 mod lease;
 mod multi;
 mod recorded;
