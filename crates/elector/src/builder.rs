@@ -14,6 +14,7 @@ use tenure_lock::{Lock, LockKind, Precision, label_problem};
 use crate::callbacks::Callbacks;
 use crate::clock::{Clock, SystemClock};
 use crate::deadline::Overrun;
+use crate::death::{self, DeathProof};
 use crate::elector::Elector;
 use crate::error::{BuildError, Problem};
 use crate::handle::Handle;
@@ -46,6 +47,7 @@ pub struct Builder {
     events: bool,
     event_source: Option<Arc<str>>,
     coordinated: Option<Coordinated>,
+    proofs: Vec<Arc<dyn DeathProof>>,
     seed: Option<u64>,
 }
 
@@ -91,6 +93,7 @@ impl Builder {
             events: true,
             event_source: None,
             coordinated: None,
+            proofs: Vec::new(),
             seed: None,
         }
     }
@@ -246,6 +249,26 @@ impl Builder {
         self
     }
 
+    /// Takes over without waiting for the lease if this source proves that the holder has ended. May be called several
+    /// times. By default no death is confirmed.
+    ///
+    /// While this candidate leads, its writes describe where it runs, in the annotation `tenure.dev/holder`. A lock that
+    /// the caller created describes it only if the caller opened it with
+    /// [`LockKind::open_at`](tenure_lock::LockKind::open_at). Use a source only if the work ends with the processes that
+    /// it describes; see `docs/safety.md`.
+    ///
+    /// ```no_run
+    /// # fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let elector = tenure::Elector::lease(client, "default", "my-lease")
+    ///     .confirm_death(tenure::HostProof::of_process()?)
+    ///     .build()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn confirm_death(mut self, proof: impl DeathProof + 'static) -> Self {
+        self.proofs.push(Arc::new(proof));
+        self
+    }
+
     /// Implements client-go's `RunOrDie`: builds the elector, runs one term with callbacks, and returns when the term
     /// has ended or `shutdown` completes first. Returns the reason for the end, or nothing if there was no term.
     ///
@@ -285,6 +308,9 @@ impl Builder {
         let delays = matches!(&timing, Ok(timing) if !timing.lock_delay().is_zero());
         if delays && (self.for_life || self.coordinated.is_some()) {
             problems.push(Problem::LockDelayWithoutExpiry);
+        }
+        if !self.proofs.is_empty() && (self.for_life || self.coordinated.is_some()) {
+            problems.push(Problem::ConfirmDeathWithoutExpiry);
         }
         let object = match &self.lock {
             Opening::Given(lock) => lock.describe().rsplit(['/', ' ']).next().map(str::to_owned),
@@ -333,7 +359,8 @@ impl Builder {
                 let client = client
                     .clone()
                     .expect("`open` takes the client with the name");
-                let opened = kind.open(client, &namespace, &name, &self.labels);
+                let place = death::place(&self.proofs);
+                let opened = kind.open_at(client, &namespace, &name, &self.labels, place.as_ref());
                 opened.map_err(|error| problems.push(error.into()))
             }
         };
@@ -376,6 +403,7 @@ impl Builder {
             events: self.events,
             event_source: self.event_source,
             candidate,
+            proofs: self.proofs,
             #[cfg(feature = "_mutants")]
             mutant: None,
         };
@@ -408,6 +436,7 @@ pub(crate) struct Settings {
     pub(crate) events: bool,
     pub(crate) event_source: Option<Arc<str>>,
     pub(crate) candidate: Option<Arc<Candidate>>,
+    pub(crate) proofs: Vec<Arc<dyn DeathProof>>,
     #[cfg(feature = "_mutants")]
     pub(crate) mutant: Option<tenure_core::Mutant>,
 }

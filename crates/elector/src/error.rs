@@ -61,4 +61,9 @@ pub enum Problem {
         "a lock delay has no effect for leaders for life and in a coordinated election; remove it"
     )]
     LockDelayWithoutExpiry,
+    /// A proof replaces the wait for a lease, and candidates of these elections do not wait for one.
+    #[error(
+        "confirmed death has no effect for leaders for life and in a coordinated election; remove it"
+    )]
+    ConfirmDeathWithoutExpiry,
 }

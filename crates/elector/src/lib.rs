@@ -62,6 +62,7 @@
 //! | tasks and threads of the work | [`Tenure::spawn`], [`Tenure::spawn_blocking`], [`TaskSet`] |
 //! | query from outside, step down | [`Handle`], [`Status`], [`Health`], [`Metrics`] |
 //! | many elections | [`Hub`], [`Candidate`], [`Event`], [`Term`]; `client_http2` of the feature `http2` |
+//! | take over without a wait from a holder that is proved dead | [`Builder::confirm_death`], [`HostProof`], [`DeathProof`] |
 //! | end work on time even if the runtime is stuck | [`deadline`], [`Overrun`] |
 #![forbid(unsafe_code)]
 
@@ -71,6 +72,7 @@ mod candidate;
 mod client;
 pub mod clock;
 pub mod deadline;
+mod death;
 mod elector;
 mod error;
 mod events;
@@ -96,6 +98,7 @@ pub use client::{
 #[cfg(feature = "http2")]
 pub use client::{client_http2, work_client_http2};
 pub use deadline::Overrun;
+pub use death::{DeathProof, HostProof, Unavailable};
 pub use elector::{Elector, Ended};
 pub use error::{BuildError, Problem};
 pub use handle::Handle;
@@ -108,6 +111,8 @@ pub use tenure::{NotLeading, Tenure};
 pub use term::Term;
 pub use work::TaskSet;
 
+pub use tenure_core::death::{ContainerEnd, Evidence};
 pub use tenure_core::timing::TimingProblem;
+pub use tenure_core::{Container, Incarnation, Place, Process};
 pub use tenure_core::{FencingToken, LocalTime, Now, StopReason, Timing, WallTime};
 pub use tenure_lock::{Error as LockError, Lock, LockKind, MemoryLock};

@@ -8,6 +8,7 @@
 mod callbacks;
 mod clocks;
 mod config;
+mod death;
 mod many;
 mod observe;
 mod outlive;

@@ -2,9 +2,11 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `inquiry.rs` | evidence about the end of the holder |
 //! | `state.rs` | the beginning and the end of an entry, its deadline, and its published status |
 //! | `watched.rs` | which objects an election watches, and whether their watches work |
 
+mod inquiry;
 mod state;
 mod watched;
 
@@ -18,6 +20,7 @@ use tenure_core::{
 use tenure_lock::{Lock, Snapshot, WatchOutcome};
 use tracing::Span;
 
+use self::inquiry::Inquiry;
 use self::watched::{Begun, Watching};
 use super::Ask;
 use super::sending::{Announcer, Done, Job, Request, Requests};
@@ -72,6 +75,8 @@ pub(super) struct Entry {
     /// Number of Events being posted.
     pub(super) posts: usize,
     recorder: Option<Box<Recorder>>,
+    /// Sources of evidence about the end of the holder, if this election has any.
+    inquiry: Option<Box<Inquiry>>,
     /// Time since which it tries to lead.
     pub(super) campaigning: LocalTime,
     /// Whether the current term needed a read.
@@ -156,6 +161,7 @@ impl Entry {
                 }
                 self.announce(world);
             }
+            Done::Evidence(evidence) => self.add_evidence(world, &evidence),
             Done::Read(id, result) => {
                 self.answered(world, id);
                 match result {
@@ -219,6 +225,7 @@ impl Entry {
         if std::mem::take(&mut self.orphaned) {
             self.step(world, Input::WorkEnded, None);
         }
+        self.watch_holder(world);
     }
 
     fn carry_out(&mut self, world: &mut World, command: Command) {

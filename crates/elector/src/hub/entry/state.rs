@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kube::Client;
 use tenure_core::{Election, LocalTime, Phase, StopReason};
 
+use super::inquiry::Inquiry;
 use super::{Begun, CANDIDATE, Entry, Watching, World};
 use crate::candidate::Event;
 use crate::clock::Clock;
@@ -74,6 +75,7 @@ impl Entry {
             announcer,
             posts: 0,
             recorder,
+            inquiry: Inquiry::new(settings.proofs),
             campaigning: LocalTime::default(),
             slow: false,
             replaced: None,

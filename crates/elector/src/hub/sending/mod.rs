@@ -19,6 +19,7 @@ use std::time::Duration;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
+use tenure_core::death::Evidence;
 use tenure_core::{LocalTime, Record, WriteKind};
 use tenure_lock::candidate::CandidateSnapshot;
 use tenure_lock::{BoxFuture, Class, Snapshot};
@@ -58,6 +59,8 @@ pub(super) enum Done {
     Posted(Result<(), String>),
     /// The LeaseCandidate.
     Announced(Result<CandidateSnapshot, String>),
+    /// Evidence about the end of the holder.
+    Evidence(Vec<Evidence>),
 }
 
 /// The request that the state machine waits for.
