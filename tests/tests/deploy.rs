@@ -296,6 +296,41 @@ fn deploy_containers_are_restricted() {
     assert_eq!(count, 6, "containers in deploy/");
 }
 
+/// The entry point of each image accepts the command lines of the manifests that use the image.
+#[test]
+fn deploy_command_lines_are_accepted_by_the_entry_point_of_their_image() {
+    let home = Home::new();
+    let mut count = 0;
+    for path in manifests(&folder()) {
+        for document in documents(path.to_str().unwrap()) {
+            let mut found = Vec::new();
+            containers(&document, &mut found);
+            for container in found {
+                let image = container["image"].as_str().unwrap();
+                let program = match image.trim_start_matches("example.com/") {
+                    "tenure-sidecar:latest" | "tenure:latest" => "tenure",
+                    "tenure-provisioner:latest" => "csi-provisioner",
+                    _ => continue,
+                };
+                count += 1;
+                let link = home.path(program);
+                if !link.exists() {
+                    symlink(tools::tenure().unwrap(), &link).unwrap();
+                }
+                let args = container["args"].as_array().unwrap();
+                // Arguments are checked in their order, so an invalid one fails before the help is printed.
+                let output = Command::new(&link)
+                    .args(args.iter().map(|arg| arg.as_str().unwrap()))
+                    .arg("--help")
+                    .output()
+                    .unwrap();
+                assert!(output.status.success(), "{image}: {}", text(&output));
+            }
+        }
+    }
+    assert_eq!(count, 3, "containers with an image of Tenure");
+}
+
 /// Runs kubectl and returns its output.
 fn run(kubectl: &Path, kubeconfig: &Path, home: &Home, args: &[&str], path: &str) -> String {
     let output = Command::new(kubectl)
