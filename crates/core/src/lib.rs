@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod command;
+pub mod crash;
 pub mod death;
 pub mod fence;
 pub mod guard;

@@ -184,6 +184,10 @@ mutants! {
     AnyContainer = "death: container not compared",
     /// A pod object that no longer exists counts as a dead pod.
     GoneIsDead = "death: pod that is gone is dead",
+    /// A release after a crash compares only the identity of the holder.
+    ReleaseByIdentity = "crash release: identity alone compared",
+    /// A release after a crash releases any term.
+    ReleaseAnyTerm = "crash release: term not compared",
 }
 
 mutants! {

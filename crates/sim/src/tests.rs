@@ -104,6 +104,8 @@ fn invariants_hold_with_proofs_that_holders_are_dead() {
         "{} proofs",
         total.totals.proofs
     );
+    let releases = total.totals.crash_releases;
+    assert!(releases > 100, "{releases} releases after a crash");
     let unused: Vec<_> = Fault::ALL
         .iter()
         .filter(|f| f.is_of_proofs() && total.totals.faults.of(**f) == 0)

@@ -13,6 +13,8 @@ pub struct Totals {
     pub terms: u64,
     /// Holders that a candidate proved dead.
     pub proofs: u64,
+    /// Terms that were released after a crash of their holder.
+    pub crash_releases: u64,
     /// Steps of elections.
     pub steps: u64,
     /// Longest time during which two guards were valid together although S1 was guaranteed, in nanoseconds.
@@ -34,6 +36,7 @@ impl Totals {
         self.faults += &other.faults;
         self.terms += other.terms;
         self.proofs += other.proofs;
+        self.crash_releases += other.crash_releases;
         self.steps += other.steps;
         self.longest_overlap = self.longest_overlap.max(other.longest_overlap);
         self.wild_overlap = self.wild_overlap.max(other.wild_overlap);

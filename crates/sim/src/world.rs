@@ -5,6 +5,7 @@
 
 mod check;
 mod controller;
+mod crash;
 mod event;
 mod nemesis;
 mod network;
@@ -264,6 +265,7 @@ impl World {
 
     pub(crate) fn crash(&mut self, i: usize) {
         self.report_end(i);
+        self.release_after_crash(i);
         let node = &mut self.nodes[i];
         node.alive = false;
         node.guard = None;
@@ -283,6 +285,7 @@ impl World {
                 }
             }
             Event::Arrive(request) => self.arrive(&request),
+            Event::CrashRelease(release) => self.crash_release(*release),
             Event::Letter {
                 node,
                 incarnation,

@@ -1,5 +1,6 @@
 //! Events of a run, in the order of real time.
 
+use super::crash::CrashRelease;
 use super::network::Request;
 use crate::node::Letter;
 
@@ -67,6 +68,8 @@ pub(crate) enum Event {
         node: usize,
         incarnation: u64,
     },
+    /// The watchdog of a crashed process reads the object, or writes its release.
+    CrashRelease(Box<CrashRelease>),
     Nemesis,
     /// The controller of a coordinated election checks the object.
     Controller {
