@@ -305,6 +305,33 @@ fn real_commands_run_needs_what_it_prints() {
     assert_ne!(refused.status.code(), Some(0));
 }
 
+/// The watchdog of a killed wrapper has the permissions of the wrapper.
+#[test]
+fn real_commands_killed_run_is_released_with_what_it_prints() {
+    let Some(place) = Place::new("commands-crash") else {
+        return;
+    };
+    let line = ["run", "--election=crash", "--lease-duration=10m"];
+    let line = [&line[..], &["--renew-deadline=5m", "--id=first"]].concat();
+    let kubeconfig = place.account("crash", &place.printed(&line));
+    let command = ["--", "sh", "-c", "echo > started; exec sleep 1000"];
+    let command = place.command(&kubeconfig, &[&line[..], &command].concat());
+    let mut wrapper = Process::spawn("first", command).unwrap();
+    let path = lease_path(place.namespace, "crash");
+    let is_held_by = |wanted: &str| {
+        let held = poll(LIMIT, || {
+            let lease = place.admin.get(&path).unwrap().body;
+            (lease["spec"]["holderIdentity"] == wanted).then_some(())
+        });
+        held.is_some()
+    };
+    assert!(is_held_by("first"), "{}", wrapper.transcript());
+    let starts = place.home.path("started");
+    assert!(poll(LIMIT, || starts.exists().then_some(())).is_some());
+    wrapper.kill();
+    assert!(is_held_by(""), "{}", wrapper.transcript());
+}
+
 /// The commands that display and control elections, with the permissions documented in docs/seeing.md.
 #[test]
 fn real_commands_status_and_orders_need_the_documented_permissions() {

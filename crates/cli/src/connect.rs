@@ -20,6 +20,7 @@ use clap::Args;
 use http::Uri;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use serde::{Deserialize, Serialize};
 
 use crate::waiting;
 
@@ -28,7 +29,7 @@ use crate::waiting;
 const ALLOW_LOCAL: &str = "TENURE_ALLOW_LOCAL";
 
 /// Flags that select the API server.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Connect {
     /// Kubeconfig file [default: like kubectl]
     ///
@@ -94,7 +95,21 @@ impl Connect {
 
     /// Finds the API server. Starts the embedded one if there is no other.
     pub(crate) async fn config(&self) -> Result<Config> {
-        proxied(self.find().await?)
+        Ok(self.config_and_way().await?.0)
+    }
+
+    /// Like [`config`](Self::config). Also returns flags with which another process of this machine finds the same
+    /// server, and never starts one.
+    pub(crate) async fn config_and_way(&self) -> Result<(Config, Self)> {
+        let (config, embedded) = self.find().await?;
+        let way = Self {
+            kubeconfig: embedded.or_else(|| self.kubeconfig.clone()),
+            require_cluster: true,
+            #[cfg(feature = "server")]
+            local: false,
+            ..self.clone()
+        };
+        Ok((proxied(config)?, way))
     }
 
     /// Finds the API server like client-go's `BuildConfigFromFlags`. A URL without a kubeconfig is used without
@@ -126,38 +141,18 @@ impl Connect {
         proxied(config)
     }
 
-    async fn find(&self) -> Result<Config> {
-        if self.in_cluster {
-            return Config::incluster()
-                .context("--use-cluster-credentials needs a pod with a service account");
-        }
+    /// Returns the configuration, and the kubeconfig of the embedded server if it is used.
+    async fn find(&self) -> Result<(Config, Option<PathBuf>)> {
         #[cfg(feature = "server")]
-        if self.local {
+        if self.local && !self.in_cluster {
             // clap finds a conflict only between flags at the same place, before or after the subcommand.
             if self.require_cluster || self.kubeconfig.is_some() || self.context.is_some() {
                 bail!("--local cannot be used with --kubeconfig, --context or --require-cluster");
             }
             return self.embedded("--local").await;
         }
-        if let Some(file) = &self.kubeconfig {
-            return self.read_file(file).await;
-        }
-        if let Some(kubeconfig) = from_environment()? {
-            let files = std::env::var_os("KUBECONFIG").unwrap_or_default();
-            warn_about(&std::env::split_paths(&files).collect::<Vec<_>>());
-            return self.choose(kubeconfig).await.context("KUBECONFIG");
-        }
-        if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
-            return Config::incluster().context(
-                "KUBERNETES_SERVICE_HOST is set, but this pod has no service account token",
-            );
-        }
-        let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube/config"));
-        if let Some(file) = home.filter(|file| file.exists()) {
-            return self.read_file(&file).await;
-        }
-        if self.context.is_some() {
-            bail!("--context needs a kubeconfig: give --kubeconfig or set KUBECONFIG");
+        if let Some(config) = self.configured().await? {
+            return Ok((config, None));
         }
         #[cfg(feature = "server")]
         if !self.require_cluster && (seen_by_a_person() || std::env::var_os(ALLOW_LOCAL).is_some())
@@ -172,13 +167,50 @@ impl Connect {
         Err(NoCluster { ways }.into())
     }
 
+    /// Returns the cluster that is configured, if any.
+    async fn configured(&self) -> Result<Option<Config>> {
+        if self.in_cluster {
+            return Config::incluster()
+                .context("--use-cluster-credentials needs a pod with a service account")
+                .map(Some);
+        }
+        if let Some(file) = &self.kubeconfig {
+            return self.read_file(file).await.map(Some);
+        }
+        if let Some(kubeconfig) = from_environment()? {
+            let files = std::env::var_os("KUBECONFIG").unwrap_or_default();
+            warn_about(&std::env::split_paths(&files).collect::<Vec<_>>());
+            return self
+                .choose(kubeconfig)
+                .await
+                .context("KUBECONFIG")
+                .map(Some);
+        }
+        if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+            return Config::incluster()
+                .context(
+                    "KUBERNETES_SERVICE_HOST is set, but this pod has no service account token",
+                )
+                .map(Some);
+        }
+        let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube/config"));
+        if let Some(file) = home.filter(|file| file.exists()) {
+            return self.read_file(&file).await.map(Some);
+        }
+        if self.context.is_some() {
+            bail!("--context needs a kubeconfig: give --kubeconfig or set KUBECONFIG");
+        }
+        Ok(None)
+    }
+
     /// Finds the embedded server of this machine, and starts it if it does not run. Prints `why` it is used.
     #[cfg(feature = "server")]
-    async fn embedded(&self, why: &str) -> Result<Config> {
+    async fn embedded(&self, why: &str) -> Result<(Config, Option<PathBuf>)> {
         let started = waiting::on("the local server to start", crate::local::ensure(why)).await?;
         let named = || format!("kubeconfig {}", started.display());
         tenure_host::files::tighten(&started).with_context(named)?;
-        self.read_file(&started).await
+        let config = self.read_file(&started).await?;
+        Ok((config, Some(started)))
     }
 
     async fn read_file(&self, file: &PathBuf) -> Result<Config> {

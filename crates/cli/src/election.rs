@@ -11,6 +11,7 @@ use tenure::{Builder, Elector, Timing, identity};
 use tenure_lock::LockKind;
 
 use crate::connect::{self, Connect};
+use crate::death::{DeathSource, Proofs, Work};
 use crate::observed_lock::{Gate, Notes, ObservedLock};
 use crate::signals::Signals;
 use crate::values::{duration, name};
@@ -76,6 +77,20 @@ pub(crate) struct Election {
     /// expired have this long to arrive. All candidates must use the same value.
     #[arg(long, value_name = "D", env = "TENURE_LOCK_DELAY", value_parser = duration)]
     pub(crate) lock_delay: Option<Duration>,
+    /// Take over without waiting if this source shows that the leader has ended: host [default: none]
+    ///
+    /// host: the kernel reports that the process of the leader has ended, or that the machine was restarted. The kernel
+    /// reports it to candidates in the same pid namespace. `tenure run` needs no source if only its own process is
+    /// killed, because its watchdog releases the lease.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "SOURCE",
+        env = "TENURE_CONFIRM_DEATH",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    pub(crate) confirm_death: Vec<DeathSource>,
     /// Accept durations that client-go accepts although they leave no margin, with a warning.
     #[arg(skip)]
     pub(crate) client_go_compat: bool,
@@ -98,12 +113,18 @@ impl Election {
         (namespace, name): (&str, &str),
         labels: &BTreeMap<String, String>,
         gate: &Gate,
+        work: Work,
     ) -> Result<Entry> {
         let notes = Notes::default();
-        let lock = self.lock.open(client.clone(), namespace, name, labels)?;
+        let proofs = Proofs::open(&self.confirm_death, work)?;
+        let place = proofs.place();
+        let lock = self
+            .lock
+            .open_at(client.clone(), namespace, name, labels, place.as_ref())?;
         let lock = ObservedLock::new(lock, notes.clone(), gate.clone());
         let builder = Elector::builder(std::sync::Arc::new(lock)).client(client.clone());
-        let builder = self.timed(builder).identity(self.identity()).name(name);
+        let builder = proofs.confirm(self.timed(builder));
+        let builder = builder.identity(self.identity()).name(name);
         Ok(Entry { builder, notes })
     }
 
@@ -217,6 +238,8 @@ pub(crate) struct Connected {
     pub(crate) namespace: String,
     /// Its address, for display.
     pub(crate) server: String,
+    /// Flags with which another process finds it.
+    pub(crate) way: Connect,
 }
 
 /// Connects to the API server. Finding it, and programs that fetch credentials, may hang; a signal ends that
@@ -226,7 +249,7 @@ pub(crate) async fn connect(
     signals: &mut Signals,
 ) -> Result<Result<Connected, Signal>> {
     let connected = async {
-        let config = connect.config().await?;
+        let (config, way) = connect.config_and_way().await?;
         let namespace = config.default_namespace.clone();
         let server = config.cluster_url.to_string();
         let plugin = config.auth_info.exec.is_some();
@@ -238,6 +261,7 @@ pub(crate) async fn connect(
             client,
             namespace,
             server,
+            way,
         })
     };
     tokio::select! {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
+use serde::{Deserialize, Serialize};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -15,7 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::say::Sentences;
 
 /// Flags for logging.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Log {
     /// Log more; -vv logs everything
     ///
@@ -46,7 +47,7 @@ pub(crate) struct Log {
     log_file: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 enum Format {
     /// Readable text
     #[default]

@@ -11,6 +11,7 @@ mod api;
 mod board;
 mod commands;
 mod connect;
+mod death;
 mod election;
 mod election_name;
 mod elections;
@@ -161,10 +162,12 @@ fn parse(args: &[OsString]) -> Result<Tenure, clap::Error> {
 
 async fn dispatch(tenure: Tenure, old: bool) -> u8 {
     let Tenure {
-        connect, command, ..
+        connect,
+        log,
+        command,
     } = tenure;
     let (result, failure) = match command {
-        Command::Run(run) => (run.run(&connect).await, 125),
+        Command::Run(run) => (run.run(&connect, log).await, 125),
         Command::Elect(elect) => (elect.run(&connect, old).await, 1),
         Command::Status(status) => (status.run(&connect).await, 1),
         #[cfg(feature = "top")]

@@ -162,6 +162,24 @@ impl Voice {
         say!(warn, self, text, "not released");
     }
 
+    /// Reports that the watchdog released the lease of a wrapper that was killed.
+    pub(crate) fn released_after_crash(&self) {
+        let text = format!(
+            "tenure was killed; released {} after the command had ended",
+            self.place
+        );
+        say!(info, self, text, "released after a crash");
+    }
+
+    /// Warns that the watchdog could not release the lease of a wrapper that was killed.
+    pub(crate) fn not_released_after_crash(&self, why: &str, lease: Duration) {
+        let (place, lease) = (&self.place, span(lease));
+        let text = format!(
+            "tenure was killed, and {place} could not be released: {why}; others wait up to {lease}"
+        );
+        say!(warn, self, text, why, "not released after a crash");
+    }
+
     /// Reports whether the health checks let this candidate campaign.
     pub(crate) fn health(&self, trouble: Option<&str>) {
         let place = &self.place;
@@ -284,6 +302,8 @@ mod tests {
             voice.paused();
             voice.released();
             voice.not_released("did not release", Duration::from_secs(15));
+            voice.released_after_crash();
+            voice.not_released_after_crash("it is ill", Duration::from_secs(15));
             voice.health(Some("it is ill"));
             voice.health(None);
             voice.unhealthy_leader("it is ill");
@@ -304,7 +324,7 @@ mod tests {
                 "{line}"
             );
         }
-        assert_eq!(written.lines().count(), 8, "{written}");
+        assert_eq!(written.lines().count(), 10, "{written}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod access;
 mod clock;
 mod containment;
+mod fail_over;
 mod pace;
 mod twins;
 
@@ -14,6 +15,7 @@ use anyhow::Result;
 use clap::Args;
 use kube::Client;
 use serde::Serialize;
+use tenure::HostProof;
 use tenure_core::Timing;
 use tenure_lock::LockKind;
 
@@ -156,6 +158,9 @@ impl Doctor {
         let seen = waiting::on(server, self.look(client, namespace, &mut findings)).await;
         findings.push(self.timing(&seen));
         findings.push(containment::check(crate::commands::run::Cgroup::check()));
+        let host = HostProof::of_process().map(|host| host.names_machine());
+        let wait = self.lease_duration + self.retry_period;
+        findings.push(fail_over::check(wait, host));
         progress("measuring latency");
         let path = match (seen.first(), &*self.name) {
             // Without a name, elections of all kinds were observed.

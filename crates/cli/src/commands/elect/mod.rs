@@ -27,6 +27,7 @@ use tokio::sync::watch;
 
 use crate::api;
 use crate::connect::Connect;
+use crate::death::Work;
 use crate::election::{self, Connected, pod_name, pod_namespace, variable};
 use crate::events::EventLog;
 use crate::observed_lock::Gate;
@@ -264,7 +265,9 @@ impl Elect {
         metrics: &Metrics,
     ) -> Result<(Elector, crate::observed_lock::Notes)> {
         let place = (namespace, self.election.election.as_str());
-        let entry = self.election.enter(client, place, labels, gate)?;
+        let entry = self
+            .election
+            .enter(client, place, labels, gate, Work::OfThisProcess)?;
         let for_life = self.mode == Mode::ForLife;
         let elector = entry
             .builder

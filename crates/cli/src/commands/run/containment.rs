@@ -211,7 +211,7 @@ struct Watchdog {
 
 impl Watchdog {
     fn start(spec: &Spec, deadline: u64, cgroup: Option<&Cgroup>) -> io::Result<Self> {
-        let fence = FenceFile::create(deadline, &spec.argv)?;
+        let fence = FenceFile::create(deadline, &spec.release, &spec.argv)?;
         let (ours, theirs) = Socket::pair()?;
         let stdin = io::stdin();
         let files = [fence.as_fd(), stdin.as_fd()];

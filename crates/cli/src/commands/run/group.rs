@@ -29,6 +29,8 @@ pub(crate) const CHILD: &str = "__child";
 pub(crate) struct Spec {
     /// Program and arguments, unchanged.
     pub(crate) argv: Vec<OsString>,
+    /// The [crash release](super::crash_release) of the term; empty if the watchdog must not release it.
+    pub(super) release: String,
     /// Additional environment variables.
     pub(crate) env: Vec<(String, String)>,
     /// Whether the child inherits our standard input.

@@ -3,6 +3,7 @@
 mod args;
 mod cgroup;
 mod containment;
+mod crash_release;
 mod fence_file;
 mod finish;
 mod group;
@@ -31,6 +32,7 @@ use crate::api;
 use crate::connect::Connect;
 use crate::election;
 use crate::events::EventLog;
+use crate::log::Log;
 use crate::rbac::{self, Rule};
 use crate::signals::Signals;
 use crate::waiting::{self, Limit};
@@ -52,7 +54,7 @@ const USAGE: u8 = 64;
 const FAILED: u8 = 125;
 
 impl Run {
-    pub(crate) async fn run(mut self, connect: &Connect) -> Result<u8> {
+    pub(crate) async fn run(mut self, connect: &Connect, log_flags: Log) -> Result<u8> {
         if self.print_rbac {
             let needs = [(self.election.namespace("default"), self.needs())].into();
             print!("{}", rbac::roles(&self.election.election, &needs));
@@ -136,7 +138,9 @@ impl Run {
             Foreground::Always => terminal::in_foreground(),
             Foreground::Never => false,
         };
-        let mut runner = Runner::new(self, connected, namespace, signals, foreground, began);
+        let mut runner = Runner::new(
+            self, connected, log_flags, namespace, signals, foreground, began,
+        );
         if let Err(error) = runner.enter(None) {
             eprintln!("tenure: {}", api::plain(&error));
             return Ok(USAGE);

@@ -17,8 +17,11 @@ use super::obstacle::Obstacles;
 use super::work::{End, Running};
 use super::{FAILED, USAGE, code_of, finish, slots};
 use crate::api;
+use crate::connect::Connect;
+use crate::death::Work;
 use crate::election::{Connected, Entry};
 use crate::events::{Change, EventLog, What};
+use crate::log::Log;
 use crate::observed_lock::{Gate, Notes};
 use crate::output::escaped;
 use crate::say::Voice;
@@ -39,6 +42,9 @@ pub(super) struct Runner {
     client: Client,
     /// Address of the server, for display.
     server: String,
+    /// Flags with which the watchdog finds it, and with which it logs.
+    way: Connect,
+    log: Log,
     namespace: String,
     signals: Signals,
     running: Running,
@@ -82,7 +88,13 @@ impl Entered {
 impl Runner {
     pub(super) fn new(
         run: Run,
-        Connected { client, server, .. }: Connected,
+        Connected {
+            client,
+            server,
+            way,
+            ..
+        }: Connected,
+        log: Log,
         namespace: String,
         signals: Signals,
         foreground: bool,
@@ -98,6 +110,8 @@ impl Runner {
             run,
             client,
             server,
+            way,
+            log,
             namespace,
             signals,
             running: Running::default(),
@@ -147,7 +161,8 @@ impl Runner {
     ) -> Result<()> {
         let place = (self.namespace.as_str(), name);
         let election = &self.run.election;
-        let Entry { builder, notes } = election.enter(&self.client, place, labels, &self.gate)?;
+        let Entry { builder, notes } =
+            election.enter(&self.client, place, labels, &self.gate, Work::OfTree)?;
         let at_fence = self.running.clone();
         let elector = builder
             .hub(&self.hub)

@@ -1,4 +1,5 @@
-//! A deterministic simulation of wrapper, watchdog and command: which process ends the command, and by when.
+//! A deterministic simulation of wrapper, watchdog and command: which process ends the command, by when, and whether the
+//! watchdog may release the lease.
 //!
 //! The watchdog decides with the real [`time_left`]. The wrapper, the kernel and the faults are modelled in steps of
 //! one millisecond. One seed decides everything. Each seeded bug must be found.
@@ -12,6 +13,10 @@ const RETRY: u64 = 300;
 const HEARTBEAT: u64 = 200;
 /// Maximum time that a runnable process waits for the CPU. The margin after the fence is longer.
 const LATE: u64 = 100;
+/// Maximum time until processes that were killed have ended.
+const DYING: u64 = 60;
+/// Interval at which the watchdog checks whether they have.
+const ROUND: u64 = 20;
 const LENGTH: u64 = 40_000;
 
 /// A bug of an earlier version, or one that a change might introduce.
@@ -28,6 +33,10 @@ enum Bug {
     GoesOnUnwatched,
     /// The watchdog reads the deadline only some time after the known deadline has passed.
     LooksTooLate,
+    /// The watchdog releases the lease while processes that it has killed still end.
+    ReleasesTooEarly,
+    /// The watchdog releases the lease although the wrapper is alive.
+    ReleasesForTheLiving,
 }
 
 const PIPE: usize = 4;
@@ -75,6 +84,10 @@ struct World {
     pipe: Vec<u64>,
     /// Descendants of the command.
     tree: bool,
+    /// Time at which the last process that the watchdog has killed ends.
+    ends: Option<u64>,
+    /// The watchdog has released the lease.
+    released: bool,
     /// Time at which the first of both died.
     died: Option<u64>,
 }
@@ -99,6 +112,8 @@ impl World {
             shown: FENCE,
             pipe: Vec::new(),
             tree: true,
+            ends: None,
+            released: false,
             died: None,
         }
     }
@@ -186,7 +201,7 @@ impl World {
         }
         let wait = time_left(self.shown * MILLI, self.now * MILLI);
         let Some(wait) = wait.filter(|_| self.wrapper.alive) else {
-            self.tree = false;
+            self.end_everything();
             return;
         };
         let wait = u64::try_from(wait.tv_sec * 1_000 + wait.tv_nsec / 1_000_000).unwrap_or(0);
@@ -198,21 +213,36 @@ impl World {
         self.watchdog.wakes = self.now + wait + self.below(LATE / 2);
     }
 
+    fn end_everything(&mut self) {
+        let dying = self.below(DYING);
+        let ends = *self.ends.get_or_insert(self.now + dying);
+        self.tree = self.now < ends;
+        self.watchdog.wakes = self.now + ROUND;
+        let ended = !self.tree || self.bug == Bug::ReleasesTooEarly;
+        let crashed = !self.wrapper.alive || self.bug == Bug::ReleasesForTheLiving;
+        self.released = ended && crashed;
+    }
+
     fn check(&self) -> Result<(), String> {
         let (now, wrapper, watchdog) = (self.now, self.wrapper, self.watchdog);
+        let early = self.released && (self.tree || wrapper.alive);
+        broken(early, "the lease was released too early", self)?;
         if !self.tree {
             let reason = self.died.is_some() || now >= self.fence;
             return broken(!reason, "the command ended without a reason", self);
         }
         for actor in [wrapper, watchdog] {
-            let overdue = now > self.fence.max(actor.since) + LATE;
+            let overdue = now > self.fence.max(actor.since) + LATE + DYING + ROUND;
             broken(
                 actor.runs() && overdue,
                 "the command runs on after the fence",
                 self,
             )?;
         }
-        let overdue = |since: u64| self.died.is_some_and(|died| now > died.max(since) + LATE);
+        let overdue = |since: u64| {
+            self.died
+                .is_some_and(|died| now > died.max(since) + LATE + DYING + ROUND)
+        };
         // The kernel wakes the watchdog, so its time counts from the death of the wrapper.
         let orphan = !wrapper.alive && overdue(0);
         broken(orphan, "the command outlives the wrapper", self)?;
@@ -247,6 +277,11 @@ fn every_seeded_bug_is_found() {
         (Bug::NoWake, "the command outlives the wrapper"),
         (Bug::GoesOnUnwatched, "the command outlives the watchdog"),
         (Bug::LooksTooLate, "the command runs on after the fence"),
+        (Bug::ReleasesTooEarly, "the lease was released too early"),
+        (
+            Bug::ReleasesForTheLiving,
+            "the lease was released too early",
+        ),
     ];
     for (bug, promise) in bugs {
         let found = first_violation(bug, 500);

@@ -6,6 +6,9 @@
 //! means that the wrapper has ended. It never reaps the command. The pid of the command therefore stays in use, so that
 //! a signal cannot reach another process, and the wrapper inherits the exit code when it ends the watchdog.
 //!
+//! If the wrapper was killed, the watchdog then releases the lease ([`CrashRelease`]). It is certain that nothing is left
+//! once the kernel reports that it has no child: each orphan among its descendants becomes its child.
+//!
 //! The watchdog reports over the socket. Reports are hints: the wrapper does not depend on a process that may be
 //! stopped.
 
@@ -28,6 +31,7 @@ use rustix::process::{
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::cgroup::Cgroup;
+use super::crash_release::CrashRelease;
 use super::fence_file::FenceFile;
 use super::{group, kin};
 
@@ -47,6 +51,10 @@ const TURN: Duration = Duration::from_secs(1);
 /// time.
 const ROUND: Duration = Duration::from_millis(20);
 const ROUNDS: u32 = 30_000;
+
+/// Interval and number of checks whether a wrapper without a socket has ended.
+const WRAPPER_ROUND: Duration = Duration::from_millis(2);
+const WRAPPER_ROUNDS: u32 = 500;
 
 /// Signals to the watchdog that are forwarded to the wrapper, because a command knows only its parent.
 const PASSED_ON: [nix::sys::signal::Signal; 6] = {
@@ -128,7 +136,7 @@ fn run(wrapper: Pid, keep: &str, cgroup: Option<&Cgroup>) -> io::Result<u8> {
     let stdin = io::stdin();
     let socket = stdin.as_fd();
     let (fence, input) = receive(socket)?;
-    let argv = fence.argv()?;
+    let (release, argv) = fence.words()?;
     let main = match group::spawn(&argv, keep, cgroup, input) {
         Ok(main) => main,
         Err(error) => {
@@ -143,6 +151,13 @@ fn run(wrapper: Pid, keep: &str, cgroup: Option<&Cgroup>) -> io::Result<u8> {
     // Even after an error of the guard loop, nothing else watches the command any more.
     let _ = guard(wrapper, main, socket, &fence);
     end_everything(main, cgroup);
+    let release = release.to_str().and_then(CrashRelease::decode);
+    if let Some(release) = release
+        && has_ended(wrapper)
+        && nothing_is_left()
+    {
+        release.run();
+    }
     Ok(ENDED_IT)
 }
 
@@ -292,6 +307,30 @@ fn end_everything(main: Pid, cgroup: Option<&Cgroup>) {
     }
     if let Some(cgroup) = cgroup {
         cgroup.remove();
+    }
+}
+
+/// Returns whether the wrapper has ended. The kernel closes its socket shortly before its children get another parent,
+/// so this waits a little. It does not wait longer for a wrapper that lives.
+fn has_ended(wrapper: Pid) -> bool {
+    for _ in 0..WRAPPER_ROUNDS {
+        if getppid() != Some(wrapper) {
+            return true;
+        }
+        std::thread::sleep(WRAPPER_ROUND);
+    }
+    false
+}
+
+/// Reaps all children that have ended, the command included, and returns whether none is left. Only for a watchdog whose
+/// wrapper has ended: a wrapper that lives needs the exit code of the command.
+fn nothing_is_left() -> bool {
+    loop {
+        match waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Err(Errno::CHILD) => return true,
+            Ok(None) | Err(_) => return false,
+        }
     }
 }
 

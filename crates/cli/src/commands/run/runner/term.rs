@@ -2,8 +2,11 @@
 
 use jiff::{SignedDuration, Timestamp};
 use tenure::{StopReason, Term};
+use tenure_core::crash::HeldTerm;
+use tenure_lock::LockKind;
 
 use super::super::args::Stdin;
+use super::super::crash_release::CrashRelease;
 use super::super::group::Spec;
 use super::super::work::{End, Work};
 use super::super::{finish, slots, terminal};
@@ -59,6 +62,7 @@ impl Runner {
         Work {
             spec: Spec {
                 argv: run.command.clone(),
+                release: self.crash_release(term).unwrap_or_default(),
                 env: self.environment(term),
                 stdin: run.stdin == Stdin::Inherit,
                 keep: run.keep_fd.clone(),
@@ -77,6 +81,34 @@ impl Runner {
             running: self.running.clone(),
             slot: self.slot(),
         }
+    }
+
+    /// Returns what the watchdog needs to release this term if this process is killed. Nothing with a lock delay:
+    /// requests of the killed command may still be on their way, and the delay waits for them.
+    fn crash_release(&self, term: &Term) -> Option<String> {
+        let election = &self.run.election;
+        let entry = &self.entries[0];
+        let snapshot = entry.notes.snapshot()?;
+        let whole_seconds = election.lock != LockKind::Leases;
+        let held = HeldTerm::of(snapshot.observation(), whole_seconds)?;
+        let own = held.identity == term.identity() && held.transitions == term.transitions();
+        let delays = election.lock_delay.is_some_and(|delay| !delay.is_zero());
+        if !own || delays {
+            return None;
+        }
+        let name = &election.election;
+        let release = CrashRelease {
+            way: self.way.clone(),
+            log: self.log.clone(),
+            namespace: self.namespace.clone(),
+            election: name.clone(),
+            lease: entry
+                .slot
+                .map_or_else(|| name.clone(), |slot| slots::name_of(name, slot)),
+            lease_duration: self.lease,
+            term: held.into(),
+        };
+        release.encode()
     }
 
     pub(super) fn slot(&self) -> Option<slots::Slot> {
