@@ -12,6 +12,7 @@ pub mod cli;
 pub mod elections;
 pub mod elections_table;
 pub mod etcd;
+pub mod fail_over;
 pub mod manager;
 pub mod provisioner;
 mod provisioner_real;
@@ -40,6 +41,10 @@ pub const ALL: &[Bench] = &[
     Bench {
         name: "elections",
         run: elections::bench,
+    },
+    Bench {
+        name: "fail-over",
+        run: fail_over::bench,
     },
     Bench {
         name: "etcd",
