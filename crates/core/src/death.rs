@@ -8,7 +8,9 @@
 //!   in which it was read.
 //! - A boot ends with the next boot of the same machine. A machine without a unique name proves nothing.
 //! - A run of a container is identified by the uid of the pod, the name of the container and the id of the run. If the
-//!   incarnation does not know the id, the run must have ended after the term was acquired, by the clock of its node.
+//!   incarnation does not know the id, the run is the one in which the term was acquired, by the clock of its node: it
+//!   started before, it ended after, and the next run started after. Times of the kubelet are truncated to seconds, and
+//!   so is the acquire time of some locks. An end in the same second may therefore be that of the run before.
 //! - A pod that no longer exists proves nothing, because it may have been deleted by force while its processes run.
 
 use crate::incarnation::{Container, Incarnation, Process};
@@ -57,8 +59,12 @@ pub struct ContainerEnd {
     pub name: String,
     /// Id of the run.
     pub id: String,
-    /// When it ended, by the clock of its node, in whole seconds.
+    /// When it started, by the clock of its node, truncated to seconds.
+    pub started: Option<WallTime>,
+    /// When it ended, by the same clock, truncated to seconds.
     pub finished: Option<WallTime>,
+    /// When the next run started, by the same clock, truncated to seconds; `None` if none has started.
+    pub next_started: Option<WallTime>,
 }
 
 /// Collects evidence about one incarnation.
@@ -143,12 +149,26 @@ fn is_run(
 ) -> bool {
     let run = match &container.id {
         Some(id) => *id == end.id,
-        // Both clocks are those of the node. An earlier run has ended before this one acquired the lock.
-        None => acquired.is_some() && end.finished >= acquired,
+        None => acquired.is_some_and(|acquired| acquired_in(rules, acquired, end)),
     };
     container.uid == end.uid
         && (container.name == end.name || rules.is(DeathMutant::AnyContainer))
         && (run || rules.is(DeathMutant::AnyRun))
+}
+
+/// Returns whether a term was acquired in this run of the container, by the clock of the node.
+fn acquired_in(rules: Rules, acquired: WallTime, end: &ContainerEnd) -> bool {
+    let second = acquired.whole_seconds();
+    let started = end.started.is_some_and(|started| started <= acquired);
+    // Truncated times compare like the real ones, unless they are equal.
+    let ended = end.finished.is_some_and(|finished| {
+        finished > acquired || (finished >= second && rules.is(DeathMutant::SameSecond))
+    });
+    // If the clock was set back, an earlier run may seem to end later. The next run is then the one that holds the lock.
+    let next = end.next_started.is_none_or(|next| next > acquired);
+    (started || rules.is(DeathMutant::LaterRun))
+        && ended
+        && (next || rules.is(DeathMutant::NextRun))
 }
 
 #[cfg(test)]
@@ -195,12 +215,14 @@ mod tests {
         evidence.iter().any(|evidence| inquest.add(evidence))
     }
 
-    fn run(id: &str, finished: i64) -> ContainerEnd {
+    fn run(id: &str) -> ContainerEnd {
         ContainerEnd {
             uid: "u1".to_owned(),
             name: "elector".to_owned(),
             id: id.to_owned(),
-            finished: Some(WallTime::from_micros(finished)),
+            started: None,
+            finished: None,
+            next_started: None,
         }
     }
 
@@ -247,7 +269,7 @@ mod tests {
     #[test]
     fn end_of_exactly_that_run_of_the_container_is_a_proof() {
         let ended = |change: fn(&mut ContainerEnd)| {
-            let mut other = run("c1", 1);
+            let mut other = run("c1");
             change(&mut other);
             proves(&incarnation(&[]), &[Evidence::ContainerEnded(other)])
         };
@@ -258,22 +280,49 @@ mod tests {
     }
 
     #[test]
-    fn run_without_an_id_must_have_ended_after_the_term_was_acquired() {
+    fn run_without_an_id_must_be_the_one_in_which_the_term_was_acquired() {
         let mut holder = incarnation(&[]);
         holder.place.container = Some(Container {
             id: None,
             ..container()
         });
-        let ended = |finished| Evidence::ContainerEnded(run("c9", finished));
-        assert!(!proves(&holder, &[ended(4_000_000)]), "an earlier run");
-        assert!(proves(&holder, &[ended(5_000_000)]));
-        let unknown = ContainerEnd {
-            finished: None,
-            ..run("c9", 0)
+        let at = |seconds: i64| Some(WallTime::from_micros(seconds * 1_000_000));
+        let during = |started, finished, next_started| {
+            let end = ContainerEnd {
+                started,
+                finished,
+                next_started,
+                ..run("c9")
+            };
+            Evidence::ContainerEnded(end)
         };
-        assert!(!proves(&holder, &[Evidence::ContainerEnded(unknown)]));
+        // Acquired at 5.3 s, and with the precision of the lock at 5 s.
+        for acquired in [5_300_000, 5_000_000] {
+            holder.acquire_time = Some(WallTime::from_micros(acquired));
+            assert!(proves(&holder, &[during(at(1), at(6), None)]));
+            assert!(proves(&holder, &[during(at(5), at(6), at(6))]));
+            for (started, finished, next, why) in [
+                (at(1), at(4), None, "it ended before"),
+                (
+                    at(1),
+                    at(5),
+                    None,
+                    "it may have ended in that second, before",
+                ),
+                (at(6), at(9), None, "it started after"),
+                (at(1), at(9), at(2), "the next one was running"),
+                (at(1), at(9), at(5), "the next one may have been running"),
+                (None, at(6), None, "its start is unknown"),
+                (at(1), None, None, "its end is unknown"),
+            ] {
+                assert!(
+                    !proves(&holder, &[during(started, finished, next)]),
+                    "{why}"
+                );
+            }
+        }
         holder.acquire_time = None;
-        assert!(!proves(&holder, &[ended(5_000_000)]));
+        assert!(!proves(&holder, &[during(at(1), at(6), None)]));
     }
 
     #[test]

@@ -180,6 +180,12 @@ mutants! {
     OneProcess = "death: one process is enough",
     /// The end of an earlier run of the container counts.
     AnyRun = "death: run of the container not compared",
+    /// The end of a run in the second in which the term was acquired counts.
+    SameSecond = "death: end in the second of the acquisition counts",
+    /// The start of the run is not compared, so a later run counts.
+    LaterRun = "death: start of the run not compared",
+    /// The start of the next run is not compared, so an earlier run counts if the clock was set back.
+    NextRun = "death: start of the next run not compared",
     /// The end of another container of the pod counts.
     AnyContainer = "death: container not compared",
     /// A pod object that no longer exists counts as a dead pod.

@@ -135,6 +135,10 @@ faults! {
     EvidenceOneProcess = "evidence of one of two processes",
     /// Proofs: an earlier run of the holder's container has ended.
     EvidenceOldRun = "evidence of an earlier run",
+    /// Proofs: the kubelet has lost the holder's container and started another run, which has ended.
+    EvidenceLaterRun = "evidence of a later run",
+    /// Proofs: the clock of the node was set back between an earlier run and the run of the holder.
+    EvidenceClockSetBack = "evidence of an earlier run by a clock that was set back",
     /// Proofs: another container of the holder's pod has ended.
     EvidenceOtherContainer = "evidence of another container",
     /// Proofs: the object of the holder's pod was deleted by force, and its processes still run.

@@ -1,7 +1,7 @@
 //! The process of a candidate: its clock, its election, its work and its connections.
 
 use tenure_core::death::Evidence;
-use tenure_core::{Guard, Input, LocalTime, Place, Source, Version};
+use tenure_core::{Guard, Input, LocalTime, Place, Source, Version, WallTime};
 
 use crate::clock::Clock;
 use crate::invariants::s5_no_foreign_writes::Sights;
@@ -84,6 +84,8 @@ pub(crate) struct Node {
     pub(crate) has_led: bool,
     /// Where it runs, if it describes itself in the lock object.
     pub(crate) place: Option<Rc<Place>>,
+    /// When its container started, by its wall clock in whole seconds.
+    pub(crate) started: WallTime,
     /// The last evidence that it received.
     pub(crate) evidence: VecDeque<Evidence>,
     /// The version whose holder it has last proved dead.
@@ -91,9 +93,15 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(machine: Machine, clock: Clock, incarnation: u64, identity: String) -> Self {
+    pub(crate) fn new(
+        machine: Machine,
+        (clock, real): (Clock, u64),
+        incarnation: u64,
+        identity: String,
+    ) -> Self {
         Self {
             machine,
+            started: clock.now(real).wall.whole_seconds(),
             clock,
             incarnation,
             identity,

@@ -63,6 +63,8 @@ pub struct Plan {
     pub one_name: bool,
     /// Which candidates describe themselves and use proofs that holders are dead.
     pub proves: Vec<bool>,
+    /// Whether these candidates know the id of their container.
+    pub container_ids: bool,
     /// Whether responses still reach the election after the request timed out.
     pub late_answers: bool,
     /// The kinds of faults that may occur.
@@ -143,6 +145,8 @@ const PROOFS: &[Fault] = &[
     Fault::EvidenceOtherBoot,
     Fault::EvidenceOneProcess,
     Fault::EvidenceOldRun,
+    Fault::EvidenceLaterRun,
+    Fault::EvidenceClockSetBack,
     Fault::EvidenceOtherContainer,
     Fault::EvidencePodGone,
     Fault::ProofOfOldVersion,
@@ -233,6 +237,7 @@ impl Plan {
             client_go: vec![false; nodes],
             one_name,
             proves: vec![false; nodes],
+            container_ids: true,
             late_answers: rng.percent(60),
             faults,
             request_faults: *rng.pick(&[50_000, 200_000, 400_000, 700_000]),
@@ -305,6 +310,13 @@ impl Plan {
         let all = rng.percent(50);
         for i in 0..self.nodes {
             self.proves[i] = all || i == 0 || rng.percent(60);
+        }
+        self.container_ids = rng.percent(50);
+        if !self.container_ids {
+            // The runs of a container are then told apart by the clock of the node.
+            self.faults.remove(Fault::WallBack);
+            let lease = self.timings.iter().map(|timing| timing.lease().as_secs());
+            self.whole_seconds = lease.min() >= Some(5) && rng.percent(50);
         }
         self.faults.add(Fault::Crash);
         for fault in PROOFS {

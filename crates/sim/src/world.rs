@@ -225,7 +225,7 @@ impl World {
         Node {
             foreign,
             place: self.place(i),
-            ..Node::new(machine, clock, self.incarnations, identity)
+            ..Node::new(machine, (clock, self.now), self.incarnations, identity)
         }
     }
 

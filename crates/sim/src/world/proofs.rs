@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use tenure_core::death::{ContainerEnd, Evidence, Inquest, Rules};
-use tenure_core::{Container, Input, Place, Process};
+use tenure_core::{Container, Input, Place, Process, WallTime};
 
 use super::{Event, World};
 use crate::fault::Fault;
@@ -58,7 +58,7 @@ impl World {
                 pod: format!("p{i}"),
                 uid: format!("u{i}"),
                 name: "elector".to_owned(),
-                id: Some(format!("c{run}")),
+                id: self.plan.container_ids.then(|| format!("c{run}")),
             }),
             node: None,
         }))
@@ -88,8 +88,14 @@ impl World {
             self.spread(&ended, |j| j % MACHINES == i % MACHINES);
         }
         if let Some(run) = &place.container {
-            let (uid, id) = (run.uid.clone(), run.id.clone().unwrap_or_default());
-            self.spread(&container_ended(uid, "elector", id), |_| true);
+            let node = &self.nodes[i];
+            let finished = node.clock.now(self.now).wall.whole_seconds();
+            let end = ContainerEnd {
+                started: Some(node.started),
+                finished: Some(finished),
+                ..end_of(run)
+            };
+            self.spread(&Evidence::ContainerEnded(end), |_| true);
         }
     }
 
@@ -197,7 +203,6 @@ impl World {
         let Some((process, run)) = processes.first().cloned().zip(container) else {
             return;
         };
-        let id = run.id.clone().unwrap_or_default();
         let evidence = match fault {
             Fault::EvidenceReusedPid => processes
                 .iter()
@@ -218,14 +223,53 @@ impl World {
                 })
                 .collect(),
             Fault::EvidenceOneProcess => vec![Evidence::ProcessEnded(process)],
-            Fault::EvidenceOldRun => vec![container_ended(run.uid, "elector", "c0".to_owned())],
-            Fault::EvidenceOtherContainer => vec![container_ended(run.uid, "other", id)],
+            Fault::EvidenceOtherContainer => {
+                let name = "other".to_owned();
+                vec![Evidence::ContainerEnded(ContainerEnd {
+                    name,
+                    ..end_of(&run)
+                })]
+            }
+            Fault::EvidenceOldRun | Fault::EvidenceLaterRun | Fault::EvidenceClockSetBack => {
+                let acquired = holder.acquire_time;
+                let end = self.other_run(fault, &run, acquired);
+                end.into_iter().map(Evidence::ContainerEnded).collect()
+            }
             Fault::EvidencePodGone => vec![Evidence::PodGone { uid: run.uid }],
             _ => return,
         };
         for evidence in &evidence {
             self.spread(evidence, |_| true);
         }
+    }
+
+    /// Returns the end of a run of the holder's container in which the holder did not acquire the lock.
+    fn other_run(
+        &self,
+        fault: Fault,
+        run: &Container,
+        acquired: Option<WallTime>,
+    ) -> Option<ContainerEnd> {
+        let node = self.nodes.iter().find(|node| {
+            node.place
+                .as_ref()
+                .and_then(|place| place.container.as_ref())
+                == Some(run)
+        })?;
+        let (began, now) = (node.started, node.clock.now(self.now).wall.whole_seconds());
+        let (started, finished, next_started) = match fault {
+            // The run before the holder's, which ended right before it.
+            Fault::EvidenceOldRun => (later(began, -10), began, None),
+            Fault::EvidenceLaterRun => (later(acquired?, 1), now, None),
+            _ => (later(began, -10), later(now, 10), Some(began)),
+        };
+        Some(ContainerEnd {
+            id: "c0".to_owned(),
+            started: Some(started.whole_seconds()),
+            finished: Some(finished),
+            next_started,
+            ..end_of(run)
+        })
     }
 
     /// Crashes every process of a machine. They start again in another boot.
@@ -246,11 +290,18 @@ impl World {
     }
 }
 
-fn container_ended(uid: String, name: &str, id: String) -> Evidence {
-    Evidence::ContainerEnded(ContainerEnd {
-        uid,
-        name: name.to_owned(),
-        id,
+/// Returns the end of the run of this container. Its times are unknown.
+fn end_of(run: &Container) -> ContainerEnd {
+    ContainerEnd {
+        uid: run.uid.clone(),
+        name: run.name.clone(),
+        id: run.id.clone().unwrap_or_default(),
+        started: None,
         finished: None,
-    })
+        next_started: None,
+    }
+}
+
+fn later(time: WallTime, seconds: i64) -> WallTime {
+    WallTime::from_micros(time.as_micros() + seconds * 1_000_000)
 }
