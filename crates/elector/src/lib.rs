@@ -62,7 +62,7 @@
 //! | tasks and threads of the work | [`Tenure::spawn`], [`Tenure::spawn_blocking`], [`TaskSet`] |
 //! | query from outside, step down | [`Handle`], [`Status`], [`Health`], [`Metrics`] |
 //! | many elections | [`Hub`], [`Candidate`], [`Event`], [`Term`]; `client_http2` of the feature `http2` |
-//! | take over without a wait from a holder that is proved dead | [`Builder::confirm_death`], [`HostProof`], [`DeathProof`] |
+//! | take over without a wait from a holder that is proved dead | [`Builder::confirm_death`], [`HostProof`], [`PodProof`], [`NodeProof`], [`DeathProof`] |
 //! | end work on time even if the runtime is stuck | [`deadline`], [`Overrun`] |
 #![forbid(unsafe_code)]
 
@@ -98,7 +98,10 @@ pub use client::{
 #[cfg(feature = "http2")]
 pub use client::{client_http2, work_client_http2};
 pub use deadline::Overrun;
-pub use death::{DeathProof, HostProof, Unavailable};
+pub use death::{
+    AccessRule, DeathProof, HostProof, NodeProof, PodProof, Unavailable, UnknownContainer,
+    UnknownNode,
+};
 pub use elector::{Elector, Ended};
 pub use error::{BuildError, Problem};
 pub use handle::Handle;

@@ -2,8 +2,19 @@
 //!
 //! A [`DeathProof`] collects evidence. The state machine of `tenure-core` decides whether the evidence proves the death
 //! of the holder; see `docs/safety.md`.
+//!
+//! | file | content |
+//! |---|---|
+//! | `host.rs` | the kernel of this machine |
+//! | `pod.rs`, `kubelet.rs` | the status of the holder's pod |
+//! | `node.rs` | a taint on the holder's node |
+//! | `watcher.rs` | the watch of a pod or node |
 
 mod host;
+mod kubelet;
+mod node;
+mod pod;
+mod watcher;
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +24,8 @@ use tenure_core::{Incarnation, Place};
 use tenure_lock::BoxFuture;
 
 pub use self::host::{HostProof, Unavailable};
+pub use self::node::{NodeProof, UnknownNode};
+pub use self::pod::{PodProof, UnknownContainer};
 
 /// A source of evidence that a holder has ended, for example the kernel or a hypervisor.
 ///
@@ -37,4 +50,28 @@ pub(crate) fn place(proofs: &[Arc<dyn DeathProof>]) -> Option<Arc<Place>> {
         proof.describe(&mut place);
     }
     (place != Place::default()).then(|| Arc::new(place))
+}
+
+/// A permission that a source of evidence needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessRule {
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// Plural name of the kind.
+    pub resource: &'static str,
+    /// Verbs on every object of the kind. The names of future holders are unknown.
+    pub verbs: &'static [&'static str],
+    /// Whether the kind has no namespaces, so that only a ClusterRole can grant the permission.
+    pub cluster: bool,
+}
+
+/// Returns an environment variable that is set and not empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Returns whether a text is a DNS label, as names of namespaces are.
+fn is_label(text: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !text.is_empty() && text.len() <= 63 && text.chars().all(allowed)
 }

@@ -37,6 +37,8 @@ use crate::candidate::Candidate;
 use crate::clock::{Clock, SystemClock};
 use crate::shared::{Link, Shared};
 
+pub(crate) use self::watching::{Feed, FeedEvent, is_forbidden};
+
 /// Drives any number of elections on one task. Cheap to clone. The task ends when every clone and every [`Candidate`]
 /// is dropped and the last lock has been released.
 ///

@@ -21,7 +21,7 @@ pub(super) enum WatchEvent {
 
 /// An object as delivered by the server.
 #[derive(Clone, Debug)]
-pub(in crate::hub) struct WatchedObject {
+pub(crate) struct WatchedObject {
     pub(super) name: String,
     uid: String,
     pub(super) revision: String,
@@ -76,7 +76,7 @@ impl WatchedObject {
     }
 
     /// Returns the object; `None` if it cannot be parsed.
-    pub(in crate::hub) fn into_object(self) -> Option<Value> {
+    pub(crate) fn into_object(self) -> Option<Value> {
         match self.object {
             Object::Whole(object) => Some(object),
             Object::Text(text) => {

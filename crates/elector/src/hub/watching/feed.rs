@@ -20,7 +20,7 @@ use kube::core::request::Request;
 use serde::Deserialize;
 use serde_json::Value;
 use tenure_core::{Random, ResourceVersion, Version};
-use tenure_lock::{Lean, Resource};
+use tenure_lock::Lean;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -45,7 +45,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// An event of a feed.
 #[derive(Debug)]
-pub(in crate::hub) enum FeedEvent {
+pub(crate) enum FeedEvent {
     /// An object is in this state.
     Object(WatchedObject),
     /// Objects changed, one after the other.
@@ -62,7 +62,7 @@ pub(in crate::hub) enum FeedEvent {
 }
 
 /// A running feed. Dropping it ends its task and its connection.
-pub(super) struct Feed {
+pub(crate) struct Feed {
     pub(super) id: u64,
     task: JoinHandle<()>,
 }
@@ -74,10 +74,11 @@ impl Drop for Feed {
 }
 
 impl Feed {
-    pub(super) fn start(
+    /// Starts to watch the kind with this path, or one object of it.
+    pub(crate) fn start(
         id: u64,
         client: Client,
-        (resource, namespace, name): (Resource, &str, Option<&str>),
+        (path, name): (String, Option<&str>),
         events: UnboundedSender<(u64, FeedEvent)>,
         seed: u64,
     ) -> Self {
@@ -85,7 +86,7 @@ impl Feed {
         let source = Source {
             id,
             client,
-            path: resource.path(namespace),
+            path,
             selector,
             events,
             random: Mutex::new(Random::new(seed)),
@@ -280,12 +281,12 @@ impl Source {
 
 /// Lines of changes, in the order of arrival.
 #[derive(Debug, Default)]
-pub(in crate::hub) struct ChangeLines(String);
+pub(crate) struct ChangeLines(String);
 
 /// A change whose line begins in the format of servers written in Go, so that its beginning is sufficient to identify
 /// the version.
 #[derive(Debug)]
-pub(in crate::hub) struct ChangeLine<'a> {
+pub(crate) struct ChangeLine<'a> {
     pub(in crate::hub) name: &'a str,
     uid: &'a str,
     pub(in crate::hub) revision: &'a str,
@@ -315,7 +316,7 @@ impl ChangeLines {
     }
 
     /// Returns the changes in their order.
-    pub(in crate::hub) fn iter(&self) -> impl Iterator<Item = ChangeLine<'_>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = ChangeLine<'_>> {
         self.0.lines().filter_map(head)
     }
 }
@@ -327,7 +328,7 @@ impl ChangeLine<'_> {
     }
 
     /// Returns a copy of the object.
-    pub(in crate::hub) fn shown(&self) -> WatchedObject {
+    pub(crate) fn shown(&self) -> WatchedObject {
         WatchedObject::from_text(self.name, self.uid, self.revision, self.object)
     }
 }
@@ -405,7 +406,7 @@ fn is_gone(error: &kube::Error) -> bool {
 }
 
 /// Returns whether the error lasts until permissions change. An expired token does not count.
-pub(super) fn is_forbidden(error: &kube::Error) -> bool {
+pub(crate) fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 

@@ -22,8 +22,8 @@ use tenure_lock::{ObjectName, Resource};
 use tokio::sync::mpsc;
 
 pub(super) use self::event::WatchedObject;
-pub(super) use self::feed::{ChangeLine, ChangeLines, FeedEvent};
-use self::feed::{Feed, is_forbidden};
+pub(super) use self::feed::{ChangeLine, ChangeLines};
+pub(crate) use self::feed::{Feed, FeedEvent, is_forbidden};
 use crate::plain::plain;
 
 /// A subscriber of an object: an election, and the index of the object in it.
@@ -165,7 +165,7 @@ impl Watches {
                     let id = self.next;
                     self.next += 1;
                     places.insert(id, place.clone());
-                    let target = (place.0, place.1.as_str(), key.as_deref());
+                    let target = (place.0.path(&place.1), key.as_deref());
                     let feed = Feed::start(
                         id,
                         client.clone(),
