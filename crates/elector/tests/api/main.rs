@@ -3,6 +3,7 @@
 
 mod client;
 mod coordinated;
+mod death;
 mod faults;
 #[cfg(feature = "http2")]
 mod http2;
