@@ -11,8 +11,9 @@ use tenure::{Builder, Elector, Timing, identity};
 use tenure_lock::LockKind;
 
 use crate::connect::{self, Connect};
-use crate::death::{DeathSource, Proofs, Work};
+use crate::death::{self, DeathSource, Proofs, Work};
 use crate::observed_lock::{Gate, Notes, ObservedLock};
+use crate::rbac::Needs;
 use crate::signals::Signals;
 use crate::values::{duration, name};
 
@@ -77,15 +78,18 @@ pub(crate) struct Election {
     /// expired have this long to arrive. All candidates must use the same value.
     #[arg(long, value_name = "D", env = "TENURE_LOCK_DELAY", value_parser = duration)]
     pub(crate) lock_delay: Option<Duration>,
-    /// Take over without waiting if this source shows that the leader has ended: host [default: none]
+    /// Take over without waiting if a source shows that the leader has ended: host, pod, node [default: none]
     ///
     /// host: the kernel reports that the process of the leader has ended, or that the machine was restarted. The kernel
-    /// reports it to candidates in the same pid namespace. `tenure run` needs no source if only its own process is
-    /// killed, because its watchdog releases the lease.
+    /// reports the end of a process to candidates in the same pid namespace. pod: the kubelet reports that the container
+    /// of the leader has ended. It needs the variables `POD_NAME`, `POD_NAMESPACE` and `POD_UID`. node: an administrator
+    /// has set the taint node.kubernetes.io/out-of-service on the leader's node. It needs the variable `NODE_NAME`.
+    ///
+    /// `tenure run` needs no source if only its own process is killed, because its watchdog releases the lease.
     #[arg(
         long,
         value_enum,
-        value_name = "SOURCE",
+        value_name = "SOURCES",
         env = "TENURE_CONFIRM_DEATH",
         value_delimiter = ',',
         hide_possible_values = true
@@ -116,7 +120,7 @@ impl Election {
         work: Work,
     ) -> Result<Entry> {
         let notes = Notes::default();
-        let proofs = Proofs::open(&self.confirm_death, work)?;
+        let proofs = Proofs::open(&self.confirm_death, client, work)?;
         let place = proofs.place();
         let lock = self
             .lock
@@ -165,6 +169,12 @@ impl Election {
         timing.build().map_err(|error| {
             anyhow::anyhow!("{error}; change these durations, or set all of them with --ttl")
         })
+    }
+
+    /// Returns the permissions that `--confirm-death` needs, given the namespace of the lock.
+    pub(crate) fn needs_of_proofs(&self, namespace: &str) -> Needs {
+        let pods = pod_namespace().unwrap_or_else(|| namespace.to_owned());
+        death::needs(&self.confirm_death, &pods)
     }
 
     fn timed(&self, mut builder: Builder) -> Builder {

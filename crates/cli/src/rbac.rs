@@ -26,8 +26,18 @@ pub(crate) struct Rule {
     name: Option<String>,
 }
 
-/// A namespace and the rules needed there.
+/// A namespace and the rules needed there. The empty namespace stands for the whole cluster.
 pub(crate) type Needs = Vec<(String, Vec<Rule>)>;
+
+/// Adds needs, so that each namespace is listed once.
+pub(crate) fn extend(needs: &mut Needs, more: Needs) {
+    for (namespace, rules) in more {
+        match needs.iter_mut().find(|(known, _)| *known == namespace) {
+            Some((_, known)) => known.extend(rules),
+            None => needs.push((namespace, rules)),
+        }
+    }
+}
 
 /// Returns the rules for candidates of a lock: to read, watch and write it, to create it if it does not exist, and to
 /// create Events about it. `more` are additional verbs on the lock object itself.
@@ -107,13 +117,17 @@ impl Rule {
     }
 }
 
-/// Returns the Roles as YAML, one per namespace.
+/// Returns the Roles as YAML, one per namespace, and the ClusterRole if one is needed.
 pub(crate) fn roles(election: &str, needs: &Needs) -> String {
     let role = |(namespace, rules): &(String, Vec<Rule>)| {
         let rules: String = rules.iter().map(Rule::yaml).collect();
+        let (kind, place) = match namespace.as_str() {
+            "" => ("ClusterRole", String::new()),
+            namespace => ("Role", format!("\n  namespace: {namespace}")),
+        };
         format!(
-            "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata:\n  \
-             name: tenure-{election}\n  namespace: {namespace}\nrules:\n{rules}"
+            "apiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  \
+             name: tenure-{election}{place}\nrules:\n{rules}"
         )
     };
     needs.iter().map(role).collect::<Vec<_>>().join("---\n")
@@ -184,9 +198,16 @@ fn grant(election: &str, missing: &Needs, role: &Needs, user: Option<&str>) -> S
         .map(|(namespace, _)| namespace.as_str())
         .collect();
     let bind = |namespace: &&str| {
+        let (binding, role) = match *namespace {
+            "" => ("clusterrolebinding", "clusterrole"),
+            _ => ("rolebinding", "role"),
+        };
+        let place = match *namespace {
+            "" => String::new(),
+            namespace => format!(" --namespace={namespace}"),
+        };
         format!(
-            "kubectl create rolebinding tenure-{election} --namespace={namespace} \
-             --role=tenure-{election} {}",
+            "kubectl create {binding} tenure-{election}{place} --{role}=tenure-{election} {}",
             subject(user, namespace)
         )
     };
@@ -212,6 +233,7 @@ fn subject(user: Option<&str>, namespace: &str) -> String {
             Some(account) => format!("--serviceaccount={account}"),
             None => format!("--user={user}"),
         },
+        None if namespace.is_empty() => "--serviceaccount=NAMESPACE:NAME".to_owned(),
         None => format!("--serviceaccount={namespace}:NAME"),
     }
 }
@@ -245,8 +267,9 @@ pub(crate) fn describe(missing: &Needs) -> String {
         }
         listed.join(", ")
     };
-    let place = |(namespace, rules): &(String, Vec<Rule>)| {
-        format!("{} in namespace {namespace}", verbs(rules))
+    let place = |(namespace, rules): &(String, Vec<Rule>)| match namespace.as_str() {
+        "" => format!("{} in the cluster", verbs(rules)),
+        namespace => format!("{} in namespace {namespace}", verbs(rules)),
     };
     missing.iter().map(place).collect::<Vec<_>>().join("; ")
 }
@@ -262,7 +285,7 @@ fn review(namespace: &str, rule: &Rule, verb: &str) -> SelfSubjectAccessReview {
                 group: Some(rule.group.to_owned()),
                 resource: Some(resource.to_owned()),
                 subresource: part,
-                namespace: Some(namespace.to_owned()),
+                namespace: Some(namespace.to_owned()).filter(|name| !name.is_empty()),
                 verb: Some(verb.to_owned()),
                 name: rule.name.clone(),
                 ..ResourceAttributes::default()

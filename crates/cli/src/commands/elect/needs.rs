@@ -9,13 +9,11 @@ impl Elect {
     pub(super) fn needs(&self, lock: &str, pod: &str) -> Needs {
         let mut needs = vec![(lock.to_owned(), self.lock_rules())];
         let pods = self.pod_rules();
-        if pods.is_empty() {
-            return needs;
+        if !pods.is_empty() {
+            rbac::extend(&mut needs, vec![(pod.to_owned(), pods)]);
         }
-        if lock == pod {
-            needs[0].1.extend(pods);
-        } else {
-            needs.push((pod.to_owned(), pods));
+        if !self.dry_run {
+            rbac::extend(&mut needs, self.election.needs_of_proofs(lock));
         }
         needs
     }

@@ -33,7 +33,7 @@ use crate::connect::Connect;
 use crate::election;
 use crate::events::EventLog;
 use crate::log::Log;
-use crate::rbac::{self, Rule};
+use crate::rbac::{self, Needs, Rule};
 use crate::signals::Signals;
 use crate::waiting::{self, Limit};
 pub(crate) use args::Run;
@@ -56,7 +56,7 @@ const FAILED: u8 = 125;
 impl Run {
     pub(crate) async fn run(mut self, connect: &Connect, log_flags: Log) -> Result<u8> {
         if self.print_rbac {
-            let needs = [(self.election.namespace("default"), self.needs())].into();
+            let needs = self.needs(&self.election.namespace("default"));
             print!("{}", rbac::roles(&self.election.election, &needs));
             return Ok(0);
         }
@@ -189,8 +189,14 @@ impl Run {
         self.slots.is_some() && slot == 0
     }
 
-    /// Returns the permissions that this command line needs: no more, and no fewer.
-    fn needs(&self) -> Vec<Rule> {
+    /// Returns the permissions that this command line needs, given the namespace of the lock: no more, and no fewer.
+    fn needs(&self, namespace: &str) -> Needs {
+        let mut needs = vec![(namespace.to_owned(), self.lock_rules())];
+        rbac::extend(&mut needs, self.election.needs_of_proofs(namespace));
+        needs
+    }
+
+    fn lock_rules(&self) -> Vec<Rule> {
         let (kind, election) = (self.election.lock, &self.election.election);
         let names: Vec<String> = match self.slots {
             None => [election.clone()].into(),

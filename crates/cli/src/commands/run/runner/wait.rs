@@ -165,7 +165,7 @@ impl Runner {
             (ago < recent).then_some(why)
         };
         let why = self.entries.iter().find_map(obstacle)?;
-        let needs = || vec![(self.namespace.clone(), self.run.needs())];
+        let needs = || self.run.needs(&self.namespace);
         let election = &self.run.election.election;
         obstacles.meet(&why, &self.client, election, needs)
     }
