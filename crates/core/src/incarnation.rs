@@ -43,7 +43,7 @@ impl Incarnation {
 /// Where an incarnation runs, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The machine; `None` if no name of it is known to be unique.
+    /// The machine; `None` if it has no name that is known to be unique.
     pub machine: Option<String>,
     /// Every process that must have ended before the work of the incarnation has ended; empty if unknown.
     pub processes: Vec<Process>,

@@ -27,8 +27,8 @@ pub struct Observation {
     /// Content of the object. An object without a record has an empty record, which is free. An object whose record
     /// cannot be parsed is [`unreadable`](Self::unreadable).
     pub record: Record,
-    /// Changes with every change of the stored record (of either record of a multi lock), but not if only other fields,
-    /// such as labels, are edited. The lock computes it from the stored text.
+    /// Fingerprint of the stored record, or of both records of a multi lock. It changes with every change of a record,
+    /// but not if only other fields, such as labels, are edited. The lock computes it from the stored text.
     pub fingerprint: u64,
     /// The record could not be parsed. It counts as held by another candidate for our own lease duration. An invalid
     /// record therefore neither blocks the election nor is replaced immediately.

@@ -5,8 +5,8 @@
 //! combined meaning is decided here, without I/O. The lock crate sends the requests, and the simulator plays them
 //! through.
 //!
-//! Invariant: a term begins and continues only while both objects contain its record, each written over a version that
-//! was observed and waited for.
+//! Invariant: a term begins and continues only while both objects contain its record. Each of the two writes replaced a
+//! version that this candidate had observed and had waited for.
 
 use std::cmp::Ordering;
 
@@ -128,8 +128,9 @@ pub enum PairChange {
     Hidden,
 }
 
-/// The lock's own writes, remembered so that it recognizes them in the watch. One half is ignored until both are known
-/// to be written: combined with the old other half it would look like a write of another candidate.
+/// The lock's own writes, remembered so that it recognizes them in the watch. The event of one half is ignored until
+/// both halves are known to be written. Combined with the old other half, it would look like a write of another
+/// candidate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Own {
     /// There is no write.
@@ -257,7 +258,7 @@ impl Writing {
             {
                 Step::PairRequest(PairRequest::Replace(Side::Secondary, found.version))
             }
-            // Without a response the observed version still decides.
+            // If the read failed, write over the version that was last observed.
             (PairResponse::Failed, None) if looked => {
                 Step::PairRequest(PairRequest::Create(Side::Secondary))
             }
@@ -293,7 +294,8 @@ fn agreed(first: Record, second: &Record, rules: Rules) -> Record {
 }
 
 /// Combines the orders of both objects. If both ask for a step-down, the order that names the term of this record takes
-/// precedence, because orders of earlier terms stay on the objects. If both or neither name it, the primary's does.
+/// precedence, because orders of earlier terms stay on the objects. If both or neither name it, the order of the
+/// primary object does.
 fn either(first: Orders, second: &Orders, record: &Record) -> Orders {
     // A released record shows only the number of its term.
     let rank = |order: &Option<Box<StepDownOrder>>| {

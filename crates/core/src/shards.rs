@@ -13,7 +13,8 @@
 //! 2. The agreement is opened for a number only by compare-and-set over a version that names this number and is not
 //!    open yet (draining).
 //! 3. Between the read of that version and the opening, a list of all leases has shown that no shard of another number
-//!    can have an owner: each is free, or has not changed for its lease duration on the local clock.
+//!    can have an owner. The lease of such a shard is free, or has not changed for its lease duration on the local
+//!    clock.
 //!
 //! A shard that was won before the agreement changed is in that list (rule 3). A shard that was won later is not used
 //! (rule 1). All reads and lists must be linearizable.

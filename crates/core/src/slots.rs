@@ -139,8 +139,8 @@ fn is_recent(renewed: Option<WallTime>, now: WallTime, limit: Duration) -> bool 
 }
 
 impl Rules {
-    /// Decides for a candidate with `slots` slots from the number that it has read; `None` if there is none. With
-    /// `resize` the candidate changes a number that differs from its own.
+    /// Decides what a candidate that expects `slots` slots does. `agreed` is the number that it has read, or `None` if
+    /// no number is stored. With `resize` the candidate changes a number that differs from its own.
     pub fn decide(self, agreed: Option<u32>, slots: u32, resize: bool) -> Decision {
         match agreed {
             Some(agreed) if agreed == slots => Decision::Join,
@@ -150,8 +150,9 @@ impl Rules {
         }
     }
 
-    /// Decides about a slot from a read of the number that was sent after the slot was won. `None` means that the read
-    /// failed. `Some(None)` means that there is no number, so every slot may be used.
+    /// Decides whether a slot may be used. `read` is the result of a read of the number that was sent after the slot
+    /// was won. `None` means that the read failed. `Some(None)` means that no number is stored, so every slot may be
+    /// used.
     pub fn may_start(self, slot: u32, read: Option<Option<u32>>) -> Start {
         match read {
             _ if self.is(SlotMutant::UncheckedWin) => Start::Yes,
@@ -164,8 +165,8 @@ impl Rules {
         }
     }
 
-    /// Decides about a slot as [`may_start`](Self::may_start) does, and also from a read of the lease of the election
-    /// without slots that was sent after the slot was won. `None` means that this read failed.
+    /// Decides like [`may_start`](Self::may_start), and also considers the lease of the election without slots. That
+    /// lease must have been read after the slot was won; `None` means that this read failed.
     pub fn may_use(self, slot: u32, read: Option<Option<u32>>, led: Option<Led>) -> Start {
         match (self.may_start(slot, read), led) {
             (Start::Yes, _) if self.is(SlotMutant::WholeUnchecked) => Start::Yes,
@@ -176,8 +177,9 @@ impl Rules {
         }
     }
 
-    /// Decides for a candidate without slots from a read of the number. A read that was sent after its term was won
-    /// decides about that term. `None` means that the read failed, and `Some(None)` that there is no number.
+    /// Decides whether a candidate without slots may start, given a read of the number. A term may be used only after a
+    /// read that was sent after the term was won. `None` means that the read failed, and `Some(None)` that no number is
+    /// stored.
     pub fn may_lead(self, read: Option<Option<u32>>) -> Lead {
         match read {
             _ if self.is(SlotMutant::UncheckedTerm) => Lead::Yes,

@@ -72,8 +72,8 @@ impl Timing {
         self.margin
     }
 
-    /// Returns the lock delay: how much longer than its lease duration a term of another candidate is waited for, unless
-    /// that candidate released it.
+    /// Returns the lock delay: the time that this candidate waits in addition to the lease duration of another
+    /// candidate, unless that candidate released the lock.
     pub fn lock_delay(&self) -> Duration {
         self.lock_delay
     }

@@ -142,9 +142,9 @@ impl Election {
     }
 }
 
-/// When to renew after a renewal that was due at one instant and sent at another: never later than a
-/// retry period after it was sent. Usually a retry period after it was due, so that elections which a
-/// busy moment makes late together do not stay together.
+/// Returns when to renew after a renewal that was due at one instant and sent at another. This is usually one retry
+/// period after the due time, and never later than one retry period after the send time. Elections whose renewals were
+/// delayed together therefore do not renew together afterwards.
 pub(super) fn next_renewal(due: LocalTime, sent: LocalTime, retry: Duration) -> LocalTime {
     let (in_place, latest) = (due + retry, sent + retry);
     if in_place >= sent + retry / 2 {

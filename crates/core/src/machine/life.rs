@@ -1,7 +1,8 @@
 //! Terms for life: a leader stays the leader as long as the object that its identity names (for example a pod) exists.
-//! Restarts and long periods without contact do not end the term. The mode prefers no leader over two leaders.
+//! Restarts and long periods without contact do not end the term. If it is unknown whether the leader still runs, the
+//! mode leaves the election without a new leader.
 //!
-//! The record is emptied, like by a release, once the holder is confirmed dead; no candidate takes it over before. A
+//! Once the holder is confirmed dead, the record is emptied as in a release. No candidate takes it over before that. A
 //! term for life is recognized by its lease duration, which only candidates for life use and all of them share. Other
 //! terms on the same lock expire as usual.
 

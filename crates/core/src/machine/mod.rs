@@ -19,7 +19,7 @@
 //! | `stop.rs` | stopping the work, and releasing only after that |
 //! | `proved.rs` | holders that are proved dead, whose lease nobody waits for |
 //! | `life.rs` | terms for life, which outlive processes |
-//! | `rules.rs` | the few rules that a seeded bug changes from within |
+//! | `rules.rs` | the few rules whose implementation a seeded bug replaces |
 //! | `seeded.rs` | the other seeded bugs, which change the inputs, the state and the commands of a step |
 
 mod follow;

@@ -193,7 +193,8 @@ impl Election {
     /// it inherits.
     fn is_own_mark(&self, mark: &Mark, seen: &Observation) -> bool {
         let own = |attempt: &Attempt| {
-            // Two processes with the same name write the same whole seconds, one of them after the object was deleted.
+            // A process with the same name may have written the same whole seconds into another object, after this one
+            // was deleted.
             let made = attempt.made.as_ref();
             let proven =
                 !self.config.whole_seconds || made.is_some_and(|made| made.uid == seen.version.uid);

@@ -116,14 +116,18 @@ impl Election {
         });
     }
 
-    /// S5, derived anew from what is known and not from how the caller got here: the version was
-    /// written by this incarnation, or (for life) it is another incarnation's of ours. Otherwise the term that
-    /// its mark names has run out, or is released, and its holder is empty, or it has been observed
-    /// unchanged for its lease, or the object does not exist, or (coordinated) it was assigned to us; and
-    /// nobody else holds it for life. Or the version describes its holder, its mark is that holder's, and that
-    /// holder is proved dead.
+    /// S5: returns whether the write may replace this version. The answer depends only on the known state, not on the
+    /// path by which the caller decided to write. An object that does not exist may be created after the wait of
+    /// duty 8. An existing version may be replaced in one of these cases:
+    ///
+    /// - This incarnation wrote it, or (for life) an incarnation with the same identity did.
+    /// - The wait of duty 8 is over, and the record has no holder or (coordinated) is assigned to this candidate.
+    /// - The wait of duty 8 is over, the record was observed unchanged for its lease duration, and no other candidate
+    ///   holds it for life.
+    /// - It describes its holder, and that holder is proved dead. Records for life and coordinated elections are
+    ///   excluded.
     pub(super) fn may_replace(&self, now: Now, kind: &WriteKind) -> bool {
-        // Duty 8: after a live term of somebody else, not before that has run out.
+        // Duty 8: wait until the live term of another candidate has expired.
         let held = self.hold_until.is_some_and(|until| now.local < until);
         match (&self.known, kind.base()) {
             (Known::Absent { .. }, None) => !held,

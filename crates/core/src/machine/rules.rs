@@ -1,6 +1,6 @@
-//! Rules of an election that a seeded bug changes from within, with the shipped answer of each.
+//! Rules of an election whose implementation a seeded bug replaces. Each function contains the shipped implementation.
 //!
-//! The other seeded bugs need no change of the shipped code; see `seeded.rs`.
+//! The other seeded bugs do not need a branch in the shipped code; see `seeded.rs`.
 
 use std::time::Duration;
 

@@ -223,7 +223,7 @@ impl Election {
         }
     }
 
-    /// Bugs that forget what a candidate must remember, or believe what proves nothing.
+    /// Bugs that drop state which a candidate must keep, or that accept evidence which proves nothing.
     fn change_view(&mut self, mutant: Mutant, now: Now, input: &Input, out: &mut Vec<Command>) {
         let absent = matches!(self.known, Known::Absent { .. });
         match (mutant, input) {

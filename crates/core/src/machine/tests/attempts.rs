@@ -60,7 +60,7 @@ fn renewal_on_the_version_that_is_still_there_is_recognised_later() {
     ));
 }
 
-/// Whole seconds prove nothing, but the version that a look showed during the term does.
+/// A time in whole seconds is not proof of the writer, but the version that a read showed during the term is.
 #[test]
 fn record_that_a_look_during_the_term_showed_is_ours_after_the_term() {
     expect![[r#"

@@ -161,7 +161,8 @@ fn case_09_coordinated_a_foreign_holder_is_left_alone_even_when_expired() {
     );
 }
 
-/// client-go keeps transitions, and so does the controller, so nobody would count the terms.
+/// client-go and the controller both keep the number of transitions, so without this write no component would count the
+/// terms.
 #[test]
 fn case_10_coordinated_an_assigned_lease_is_taken_up_with_transitions_raised() {
     let mut config = config();

@@ -1,4 +1,4 @@
-//! Exact instants: what holds at the end of a wait, and not a nanosecond later or earlier.
+//! Tests of exact instants: the state at the end of a wait, and one nanosecond before or after it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::time::LocalTime;
 
 #[test]
 fn term_begins_if_half_of_its_guard_is_left_and_not_with_less() {
-    // Sent at 0.5 s for ten seconds.
+    // The winning write is sent at 0.5 s, and its guard lasts ten seconds.
     expect![[r#"
         0       start                    read#1
         0.5     read1 absent             create#2 baz/15 t0

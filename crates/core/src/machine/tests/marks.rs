@@ -290,7 +290,7 @@ fn an_assignment_after_a_release_without_a_mark_is_taken_up_immediately() {
     );
 }
 
-/// Without a controller every holder has waited for the one before it.
+/// Without a controller, every holder has waited until the term of the previous holder ended.
 #[test]
 fn a_holder_with_a_short_lease_is_not_waited_for_as_long_as_the_one_before_it() {
     expect![[r#"
@@ -357,7 +357,7 @@ fn duty_08_a_term_of_another_that_followed_ours_and_was_emptied_is_waited_out() 
     ));
 }
 
-/// Two processes with one name write the same whole seconds, so the mark may be the other's.
+/// Two processes with the same name can write the same whole seconds, so the mark may be that of the other process.
 #[test]
 fn duty_08_a_mark_in_whole_seconds_is_ours_only_if_our_write_is_known_to_be_applied() {
     let config = || Config {

@@ -2,14 +2,14 @@
 
 use super::{Config, Table, config};
 
-/// A follower that watches a term of `bing`, which is marked and described.
+/// Script: a follower observes a term of `bing` that has a mark and a description of its holder.
 const HELD: &str = "
     0     start
     0.01  read1 bing/15 v4 renew=7 mark=bing/15@7 by=bing@7t0
     0.01  watching
 ";
 
-/// Returns what the election does after a follower has watched a term, and then these lines.
+/// Plays `held` and then `lines`. Returns the commands that the lines cause.
 fn after(held: &str, config: Config, lines: &str) -> String {
     let table = Table::new(config).play(held);
     let before = table.log.len();

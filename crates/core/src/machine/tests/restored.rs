@@ -241,7 +241,7 @@ fn other_record_at_the_revision_that_is_known_is_looked_into() {
     ));
 }
 
-/// What asks for a read must not take back the read that is due already.
+/// An input that asks for a read must not cancel a read that is already due.
 #[test]
 fn list_and_unordered_revision_during_the_pause_after_a_failed_read_leave_that_read_due() {
     for freshness in ["listed v60", "watch /1 vx7"] {
@@ -259,7 +259,7 @@ fn list_and_unordered_revision_during_the_pause_after_a_failed_read_leave_that_r
     }
 }
 
-/// The time since which a record has not changed does not survive a restore or another object of that name.
+/// After a restore, or if another object has the name, the candidate waits the whole lease duration again.
 #[test]
 fn same_record_in_a_restored_store_or_in_another_object_is_waited_for_again() {
     for (freshness, seen) in [

@@ -1,4 +1,5 @@
-//! Shutdown of a follower: a winning write whose outcome is open is looked for, and released if it was applied.
+//! Shutdown of a follower: a read shows whether a winning write without a response was applied. If so, the lock is
+//! released.
 
 use expect_test::expect;
 
@@ -50,8 +51,8 @@ fn step_down_while_the_winning_write_is_under_way_releases_without_leading() {
     ));
 }
 
-/// In a coordinated election the order for a term may be there before anybody takes the term up. This one has no
-/// time to sit out.
+/// In a coordinated election, an order may name a term before a candidate has taken it up. This order does not keep the
+/// former holder from campaigning again.
 #[test]
 fn order_for_the_term_that_was_just_won_releases_it_without_leading() {
     let mut config = config();
@@ -148,7 +149,7 @@ fn shutdown_does_not_look_for_an_open_winning_write_if_nothing_is_released() {
     );
 }
 
-/// The record of another holder was made after the version that our write names, so our write cannot be applied.
+/// The record of another holder is newer than the version that our write names, so our write cannot be applied.
 #[test]
 fn shutdown_does_not_look_for_a_winning_write_that_another_holder_overtook() {
     expect![[r#"

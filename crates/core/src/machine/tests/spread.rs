@@ -71,7 +71,7 @@ fn a_renewal_may_wait_a_little_and_nothing_else_may() {
     let none = Duration::ZERO;
     // A 32nd of the retry period of two seconds would exceed the upper limit.
     let some = Duration::from_millis(50);
-    // First the read and the winning write, then the term.
+    // The read and the winning write have no leeway; the first renewal of the term has.
     assert_eq!(
         leeways(&["0 start", "0.5 read1 absent", "0.5 ok2 5"]),
         [none, none, some]

@@ -1,4 +1,4 @@
-//! Work that winds down: how long its lease is kept, and what changes its deadline.
+//! Tests of work that is stopping: how long its lease is renewed, and what changes its deadline.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ fn sight_of_the_renewal_that_counted_already_does_not_move_the_deadline() {
     );
 }
 
-/// A term that was lost has the deadline that its end set; only a voluntary stop turns into a loss.
+/// The loss of a term sets the deadline of its work once. Only a voluntary stop can later turn into a loss.
 #[test]
 fn loss_after_a_loss_does_not_move_the_deadline() {
     expect![[r#"
@@ -142,8 +142,8 @@ fn lease_is_kept_for_a_renew_deadline_after_the_stop_and_not_longer() {
 
 #[test]
 fn no_tick_is_wanted_for_a_renewal_when_the_lease_is_no_longer_kept() {
-    // Sent late by more than half a retry period, so the next renewal is due two seconds after it: when the lease is
-    // no longer kept.
+    // This renewal is sent more than half a retry period late, so the next one is due two seconds after it. The lease
+    // is no longer renewed by then.
     let table = after_leading(
         "1.0 stepdown
          9.0 tick
@@ -154,7 +154,7 @@ fn no_tick_is_wanted_for_a_renewal_when_the_lease_is_no_longer_kept() {
 
 #[test]
 fn no_tick_is_wanted_for_a_renewal_at_the_end_of_the_guard() {
-    // How long an election waits after its second failure does not depend on when that is.
+    // The delay after the second failure does not depend on the time of that failure.
     let fail = |table: &mut Table, nanos: u64| {
         let now = Now {
             local: LocalTime::from_nanos(nanos),
@@ -169,7 +169,7 @@ fn no_tick_is_wanted_for_a_renewal_at_the_end_of_the_guard() {
     let failed = 4_000_000_000;
     let delay = fail(&mut probe, failed).expect("a renewal") - failed;
     assert!((125_000_000..200_000_000).contains(&delay), "{delay}");
-    // The guard ends at 10.5 s.
+    // The guard expires at 10.5 s.
     let mut late = after_leading("1.0 stepdown\n8.1 tick\n8.2 unknown3");
     assert_eq!(
         fail(&mut late, 10_500_000_000 - delay),
