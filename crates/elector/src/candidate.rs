@@ -192,7 +192,7 @@ impl<'a, S: Future> Race<'a, S> {
         }
     }
 
-    /// Waits until this candidate leads; returns nothing if it never will.
+    /// Waits until this candidate leads. Returns `None` if the candidacy ends before that.
     pub(crate) async fn next_term(&mut self, new_leader: &mut impl FnMut(&str)) -> Option<Term> {
         while !self.over {
             match self.next().await {

@@ -28,7 +28,7 @@ pub(crate) struct Vitals {
     pub(crate) reminded: bool,
     /// The required change, such as a missing permission, as it was last logged.
     pub(crate) obstacle: Option<Arc<str>>,
-    /// Time at which it was last met.
+    /// Time at which a request last failed because of it.
     pub(crate) met: LocalTime,
 }
 

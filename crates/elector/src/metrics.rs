@@ -35,7 +35,7 @@ use crate::sync::lock;
 /// | `tenure_terms_total` | terms led by this process |
 /// | `tenure_renew_seconds` | duration of renewals |
 /// | `tenure_acquire_seconds` | time from the start of a campaign until leading |
-/// | `tenure_validity_seconds` | remaining time that this process leads without another renewal, at the scrape |
+/// | `tenure_validity_seconds` | time that this process would still lead without another renewal, computed at each scrape |
 /// | `tenure_errors_total` | failed requests, by class |
 /// | `tenure_last_error_timestamp_seconds` | time of the last failed request |
 #[derive(Clone, Debug, Default)]

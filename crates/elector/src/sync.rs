@@ -1,6 +1,6 @@
 //! The locks and atomics of the state that the threads of a term share.
 //!
-//! `deadline` and `tenure/cell.rs` import them from here, so that `tests/races` can compile the same files with the
+//! `deadline` and `tenure/cell.rs` import them from here, so that `races` can compile the same files with the
 //! primitives of loom. Loom checks every order in which the threads can run. `Arc` is not included, because the
 //! lifetime of a value does not depend on that order.
 

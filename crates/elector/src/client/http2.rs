@@ -2,7 +2,7 @@
 //!
 //! This is much cheaper for thousands of renewals per second than one connection per request in flight. Invariant:
 //! after a request that received no response, the caller never sends the next request over the same connection. That
-//! connection may be dead without having noticed, and other requests would wait on it.
+//! connection may be dead without an error so far, and other requests would wait for it.
 //!
 //! Each watch has its own connection, as with HTTP/1.1. A server limits the number of concurrent requests on one
 //! connection, often to a hundred. A few watches per namespace would leave no room for renewals.
@@ -46,7 +46,7 @@ pub(super) fn connector(config: &Config, tcp: Calmly) -> Result<Https, kube::Err
     Ok((tcp, tls).into())
 }
 
-/// Sends over the current line, and over a new line after a request was given up or failed.
+/// Sends over the current [`Line`], and over a new one after a request failed or was dropped.
 #[derive(Clone)]
 pub(super) struct Wary {
     lines: Arc<Lines>,
@@ -68,8 +68,8 @@ struct Present {
 
 /// The connections to the server.
 struct Line {
-    /// The single connection, created by the first request that needs it; `None` inside if the server supports only
-    /// HTTP/1.1. A pool could store it too, but with much more work per request.
+    /// The single connection, created by the first request that needs it. It contains `None` if the server supports
+    /// only HTTP/1.1. A pool could store the connection too, but would need much more work per request.
     single: OnceCell<Option<Single>>,
     /// Connections that each serve one request at a time.
     pool: Pool,

@@ -257,7 +257,7 @@ mod tests {
         let server = tokio::spawn(h2::server::handshake(theirs));
         let single = Single::over(ours).await.unwrap();
         drop(server.await.unwrap());
-        // The task of the connection has to notice it first.
+        // The task of the connection must first notice that the server has closed it.
         for _ in 0..100 {
             let Some(room) = single.room() else { return };
             room.send(request("a")).await.err().expect("no answer");

@@ -27,9 +27,9 @@ pub(super) trait Watched: Send + Sync {
     fn on_system_clock(&self) -> bool;
 }
 
-/// Time that has passed on [`SystemClock`] since the first check. For each interval between two checks, the clock that
-/// advanced further counts. A [`Guard`](tenure_core::Guard) counts in the same way. An entry with more remaining time
-/// than has passed therefore cannot be due, regardless of jumps of the clocks.
+/// Time that has passed on [`SystemClock`] since the first check. Each interval between two checks is measured by the
+/// clock that advanced further, as in a [`Guard`](tenure_core::Guard). An entry with more remaining time than has
+/// passed therefore cannot be due, regardless of jumps of the clocks.
 #[derive(Default)]
 pub(super) struct Tally {
     last: Option<Now>,
@@ -81,7 +81,7 @@ impl Board {
                 let left = match std::panic::catch_unwind(look) {
                     Ok(Some(left)) => left,
                     Ok(None) => return false,
-                    // The callback counts as called. The entry is checked once more.
+                    // A callback that panicked counts as called. The entry is checked once more.
                     Err(_) => Duration::ZERO,
                 };
                 sleep = sleep.min(left);

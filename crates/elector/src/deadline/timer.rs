@@ -11,7 +11,8 @@ use super::thread::{look_again, look_now, watch};
 use crate::clock::{Clock, SystemClock};
 use crate::sync::{Mutex, lock};
 
-/// A call at an instant that can be moved, made by the deadline thread. Dropping it cancels it.
+/// A function that the deadline thread calls at an instant. The instant can be moved. Dropping the `Deadline` cancels
+/// the call.
 ///
 /// ```
 /// # use std::time::Duration;

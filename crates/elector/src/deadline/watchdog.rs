@@ -1,4 +1,4 @@
-//! The end of one term: by its guard, by its fence, or by its last handle.
+//! Detects the end of one term: its guard expires, its fence expires, or its last handle is dropped.
 //!
 //! Invariants: the policy is applied once to work that exceeds its deadline, and the report that the work has ended is
 //! the last report of a term.

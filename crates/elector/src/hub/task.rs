@@ -24,7 +24,7 @@ const MANY: usize = 64;
 /// The single task of a hub.
 pub(super) struct Task {
     inbox: mpsc::UnboundedReceiver<Message>,
-    /// Boxed, because a map reserves room for twice as many entries as it holds.
+    /// Boxed, because a map may reserve memory for twice as many entries as it holds.
     entries: HashMap<u64, Box<Entry>>,
     timers: Timers,
     world: World,

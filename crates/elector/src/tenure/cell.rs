@@ -61,15 +61,15 @@ impl Cell {
         let mut held = lock(&self.guard);
         let before = std::mem::replace(&mut *held, guard);
         drop(held);
-        // A wall clock that was set back between the two may end the new guard before the old one.
+        // If the wall clock was set back between the two writes, the new guard may expire before the old one.
         let sooner = guard.until() < before.until() || guard.sent().wall < before.sent().wall;
         if sooner && self.clock.is_real() {
             deadline::look_again();
         }
     }
 
-    /// Reads the guard, then the end, then the clock. A guard that was extended after the end is seen together
-    /// with the end, and a pause before the clock is read counts.
+    /// Reads the guard, then the end, then the clock. If the guard was extended after the end of the term, this read
+    /// sees the end too. A pause before the clock is read shortens the result.
     pub(crate) fn valid_for(&self) -> Duration {
         let guard = self.guard();
         if self.has_ended() {
@@ -97,7 +97,7 @@ impl Cell {
             return false;
         }
         if self.clock.is_real() {
-            // The remaining time is now that until the deadline of the work.
+            // From now on, the remaining time is the time until the deadline of the work.
             deadline::look_again();
         }
         self.bell.notify_waiters();

@@ -1,4 +1,4 @@
-//! Requests of `tenure::client`, and its lack of retries.
+//! Tests of `tenure::client`: its requests, and that it does not retry them.
 
 use std::sync::Arc;
 

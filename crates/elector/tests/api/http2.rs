@@ -1,4 +1,4 @@
-//! One connection for everything, and another one when that connection is dead.
+//! All requests share one connection, and use another one when it is dead.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ async fn a_server_without_http2_is_not_asked_for_it_twice() {
     let proxy = Proxy::before(address).await;
     let config = kube::Config::new(format!("http://{}", proxy.address).parse().unwrap());
     let client = tenure::client_http2(config).unwrap();
-    // No data passes on the connection that negotiates and the one that sends.
+    // Neither of the first two connections, one that negotiates and one that sends, transfers data.
     proxy.dead.store(2, Ordering::SeqCst);
     let lost = tokio::time::timeout(Duration::from_millis(500), get(&client, LEASES)).await;
     assert!(lost.is_err(), "nothing passes");

@@ -1,4 +1,4 @@
-//! How objects are watched, and that watching is sufficient.
+//! Tests of watches: which watch each election uses, and that a watch without polling is sufficient.
 
 use std::time::Duration;
 

@@ -103,7 +103,7 @@ async fn a_server_that_cannot_be_reached_is_visible_also_for_followers() {
     pass(secs(30)).await;
     let now = text(&registry);
     let unknown = "tenure_errors_total{name=\"x\",class=\"unknown\"}";
-    // More than one request, with pauses between them: a few in half a minute.
+    // The candidate sends a few requests in half a minute, with pauses between them.
     let errors = value(&now, unknown);
     assert!((2.0..=30.0).contains(&errors), "{errors}");
     assert!(value(&now, "tenure_last_error_timestamp_seconds{name=\"x\"}") > 0.0);

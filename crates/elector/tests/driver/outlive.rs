@@ -1,4 +1,4 @@
-//! Work that outlives its future: the term is joined when its last handle is dropped, and not before.
+//! Work that continues after its future has ended: the term is joined only when its last handle is dropped.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};

@@ -261,7 +261,7 @@ async fn case_16_a_release_follows_a_read_whose_answer_was_lost() {
     let mut candidate = wire.elector("a").build().unwrap().start();
     let term = lead(&mut candidate).await;
     wire.requests();
-    // A conflict makes it read, and the response to that read is lost.
+    // After a conflict the candidate reads, and the response to that read is lost.
     lock.edit(|object| object["metadata"]["labels"] = serde_json::json!({ "by": "somebody" }));
     wire.lose_reads(true);
     while wire.requests().last() != Some(&"get") {
@@ -334,7 +334,7 @@ async fn aborted_work_that_keeps_a_handle_is_not_joined_within_the_limit() {
             break term;
         }
     };
-    // Shorter than the time between the drop and the deadline, at which the process would be aborted.
+    // This is shorter than the time between the drop and the deadline. At the deadline, the process would be aborted.
     let limit = Duration::from_millis(100);
     let handle = term.tenure().clone();
     candidate.shutdown();

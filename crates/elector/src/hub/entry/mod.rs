@@ -68,7 +68,7 @@ pub(super) struct Entry {
     watching: Watching,
     begun: Begun,
     pub(super) term: Option<Arc<Watchdog>>,
-    /// Whether a term began and nobody is left to run its work or to report its end.
+    /// Whether a term began without a receiver: no handle is left that could run its work or report its end.
     pub(super) orphaned: bool,
     pub(super) finished: bool,
     pub(super) announcer: Option<Box<Announcer>>,

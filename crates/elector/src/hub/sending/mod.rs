@@ -37,8 +37,8 @@ const USUAL: usize = 16;
 /// connection. Servers allow a hundred requests on one connection.
 const MOST: usize = 64;
 
-/// The limit grows with the square of the time that the first queued request has waited, in this unit: one more after a
-/// quarter of a second, sixteen more after a second.
+/// Unit of the time that the first queued request has waited. The limit grows by the square of the number of units: by
+/// one after a quarter of a second, and by sixteen after a second.
 const GROWTH: Duration = Duration::from_millis(250);
 
 /// Limit of Events being posted, so that they do not delay elections.
@@ -110,7 +110,7 @@ pub(super) enum Turn {
 pub(super) struct Requests {
     running: FuturesUnordered<Abortable<BoxFuture<'static, (u64, Done)>>>,
     /// Elections, each at most once. If a queued request is given up and repeated, its election keeps its position.
-    /// Otherwise a slow server would never serve anyone.
+    /// Otherwise no request would ever complete on a slow server.
     queue: VecDeque<(LocalTime, u64)>,
     posts: VecDeque<(LocalTime, u64, Box<Note>)>,
     /// Whether requests share a connection.
@@ -195,7 +195,7 @@ impl Requests {
         future: impl Future<Output = Done> + Send + 'static,
     ) -> AbortHandle {
         let (abort, registration) = AbortHandle::new_pair();
-        // Not in an async block, which reserves memory twice for the future that it awaits.
+        // This is not an async block, because such a block reserves memory twice for the future that it awaits.
         let future: BoxFuture<'static, _> = Box::pin(future.map(move |done| (election, done)));
         self.running.push(Abortable::new(future, registration));
         abort

@@ -38,8 +38,8 @@ pub(super) enum Delivery {
     Absent(ResourceVersion),
     /// Changes are delivered from now on. The existing state was delivered before, as of this revision.
     Up(ResourceVersion),
-    /// Changes are not delivered. The reason is for a warning. It is missing if watching is not permitted, because a
-    /// candidate with only get, create and update permissions polls, which needs no warning.
+    /// Changes are not delivered, for the reason that a warning reports. There is no reason if watching is not
+    /// permitted: a candidate with only get, create and update permissions polls, and this is not worth a warning.
     Down(Option<Arc<str>>),
 }
 
