@@ -17,8 +17,8 @@ pub(crate) struct Answer {
     pub(crate) took: Duration,
 }
 
-/// Bounds of the difference between the server's clock and ours: it is ahead by at least and at most this much. Its
-/// `Date` has whole seconds, so one response gives wide bounds; several responses together give narrower ones.
+/// Lower and upper bound of the time by which the server's clock is ahead of ours. Its `Date` has whole seconds, so one
+/// response gives wide bounds. Several responses together give narrower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clock {
     at_least: SignedDuration,

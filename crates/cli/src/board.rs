@@ -40,8 +40,8 @@ pub(crate) struct Scope {
     pub(crate) namespace: Option<String>,
     /// One name, or all.
     pub(crate) name: Option<String>,
-    /// One lock kind, or all kinds and Events. With one kind no Events are read, because candidates of one election usually
-    /// lack the permission.
+    /// The only lock kind to read; `None` for all kinds and their Events. With one kind no Events are read, because
+    /// candidates of one election usually lack the permission.
     pub(crate) kind: Option<LockKind>,
 }
 
@@ -196,7 +196,7 @@ impl Board {
         }
     }
 
-    /// Stores an observation; `live` says that it is a change and not part of a list.
+    /// Stores an observation. `live` is true for a change and false for an item of a list.
     fn put(&mut self, mut seen: Seen, live: bool) {
         let key = key(&seen);
         let before = self.rows.get(&key);

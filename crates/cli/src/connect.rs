@@ -1,7 +1,7 @@
 //! Selects the API server.
 //!
-//! In order: `--kubeconfig`, `$KUBECONFIG`, the cluster this pod runs in, `~/.kube/config`, the embedded server of
-//! this machine.
+//! The first of these is used: `--kubeconfig`, `$KUBECONFIG`, the cluster this pod runs in, `~/.kube/config`, the
+//! embedded server of this machine.
 //!
 //! The embedded server is private to one machine: a job that runs "on one machine of the fleet" would run on all of
 //! them. It is therefore used only if a user can see the note about it, because standard error is a terminal, or with
@@ -59,7 +59,7 @@ pub(crate) const NO_CLUSTER_CODE: u8 = 78;
 /// No API server is configured, and the embedded one may not be used.
 #[derive(Debug)]
 pub(crate) struct NoCluster {
-    /// The ways to name one.
+    /// Options that name an API server, for the error message.
     ways: &'static str,
 }
 
@@ -113,8 +113,9 @@ impl Connect {
     }
 
     /// Finds the API server like client-go's `BuildConfigFromFlags`. A URL without a kubeconfig is used without
-    /// credentials. With a kubeconfig it replaces the server, and the credentials stay. Without both, only the service
-    /// account of the pod is used. Never uses `~/.kube/config` or the embedded server.
+    /// credentials. With a kubeconfig, the URL replaces the server, and the credentials of the kubeconfig are kept.
+    /// Without a URL and a kubeconfig, only the service account of the pod is used. Never uses `~/.kube/config` or the
+    /// embedded server.
     #[cfg(feature = "provision")]
     pub(crate) async fn config_from_flags(&self, master: Option<&str>) -> Result<Config> {
         let kubeconfig = match from_environment()? {
@@ -145,7 +146,7 @@ impl Connect {
     async fn find(&self) -> Result<(Config, Option<PathBuf>)> {
         #[cfg(feature = "server")]
         if self.local && !self.in_cluster {
-            // clap finds a conflict only between flags at the same place, before or after the subcommand.
+            // clap does not detect a conflict between a flag before the subcommand and one after it.
             if self.require_cluster || self.kubeconfig.is_some() || self.context.is_some() {
                 bail!("--local cannot be used with --kubeconfig, --context or --require-cluster");
             }

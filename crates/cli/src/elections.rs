@@ -38,12 +38,12 @@ pub(crate) struct Seen {
     pub(crate) held_for_seconds: Option<f64>,
     /// Time since the last renewal, by the server's clock.
     pub(crate) renewed_ago_seconds: Option<f64>,
-    /// Time until other candidates may take it, by the server's clock; negative if that is past.
+    /// Time until other candidates may acquire the lock, by the server's clock. Negative if that time has passed.
     pub(crate) valid_for_seconds: Option<f64>,
     pub(crate) resource_version: String,
     pub(crate) paused: bool,
     pub(crate) state: &'static str,
-    /// Whether the renewal seems to be in the future, because a clock is wrong.
+    /// Whether the time of the renewal is in the future, because a clock is wrong.
     pub(crate) skewed: bool,
     /// Number of terms that began in the last ten minutes; unknown if Events cannot be read.
     pub(crate) recent_terms: Option<usize>,

@@ -103,7 +103,7 @@ pub(crate) struct EventLog {
 }
 
 impl EventLog {
-    /// Appends to a file, or discards the lines.
+    /// Opens a file to append to; without a file, discards the lines.
     pub(crate) fn open(path: Option<&Path>, election: &str) -> Result<Self> {
         let open = |path: &Path| -> Result<Box<dyn Write>> {
             let file = File::options().create(true).append(true).open(path);

@@ -79,7 +79,7 @@ impl Layout<'_> {
         }
         for group in GLOBALS {
             if let Some((order, _)) = group.place(&name) {
-                // After the flags of the command in a group of the same name.
+                // Inherited flags come after the command's own flags in a group of the same name.
                 let arg = arg.help_heading(group.heading).display_order(100 + order);
                 let shown = page.summary_globals.contains(&name.as_str());
                 return arg.hide_short_help(!shown).hide(meaningless);

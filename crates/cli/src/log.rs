@@ -87,7 +87,7 @@ impl Log {
             .with_ansi(colours)
             .with_target(false);
         match self.log_format {
-            // A file has the time of each line; standard error has sentences.
+            // Lines in a file start with the time. Lines on standard error are sentences.
             Format::Text if sentences => {
                 let log = log.event_format(Sentences::new());
                 log.finish().with(filter).init();

@@ -112,7 +112,7 @@ impl Lock for ObservedLock {
     ) -> WatchOutcome {
         let sight = self.inner.apply_watch_event(target, object, last);
         match &sight {
-            // The watch may be behind reads and writes.
+            // An event of the watch may be older than the last read or write.
             WatchOutcome::Present(seen) if self.notes.is_older(seen) => {}
             WatchOutcome::Present(seen) => self.notes.see(Some(seen)),
             WatchOutcome::Absent => self.notes.see(None),
@@ -134,7 +134,7 @@ pub(crate) struct Notes(Arc<Mutex<Noted>>);
 struct Noted {
     snapshot: Option<Snapshot>,
     heard: Option<Timestamp>,
-    /// Time of the last change of the record, and the time since which it is held or free.
+    /// Time of the last change of the record, and time since which the record is held or free.
     changed: LocalTime,
     taken: LocalTime,
     previous: String,
@@ -257,8 +257,8 @@ pub(crate) fn rfc3339(time: WallTime) -> Option<String> {
     Some(time.to_string())
 }
 
-/// Decides whether this candidate may win now. Clones are the same gate. The locks of several elections that share a
-/// gate try to win one after the other, and only one of them wins until [`reopen`](Self::reopen).
+/// Decides whether this candidate may win now. Clones refer to the same gate. If several elections share a gate, their
+/// locks try to win one after the other. Only one of them wins until [`reopen`](Self::reopen) is called.
 #[derive(Clone)]
 pub(crate) struct Gate(Arc<GateState>);
 
@@ -294,7 +294,7 @@ impl Gate {
         self.closed().clone()
     }
 
-    /// Lets the next winner pass, after the previous one has left.
+    /// Opens the gate for another winner, after the term of the previous one has ended.
     pub(crate) async fn reopen(&self) {
         if let Some(turn) = &self.0.turn {
             *turn.lock().await = false;

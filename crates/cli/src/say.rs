@@ -155,7 +155,7 @@ impl Voice {
         say!(info, self, text, "released");
     }
 
-    /// Warns that the lease stays held although nobody leads. `why` is the cause.
+    /// Warns that the lease remains held although nobody leads. `why` is the cause.
     pub(crate) fn not_released(&self, why: &str, lease: Duration) {
         let lease = span(lease);
         let text = format!("{why} {}; others wait up to {lease}", self.place);

@@ -32,16 +32,16 @@ pub(crate) const RECENT: SignedDuration = SignedDuration::from_mins(10);
 /// Time without a leader that is shown as a gap.
 const SHORTEST_GAP: SignedDuration = SignedDuration::from_secs(1);
 
-/// Maximum number of statements about one election.
+/// Maximum number of statements that are kept about one election.
 const MEMORY: usize = 200;
 
 /// Reason of a term without an end Event.
 const SILENT: &str = "crashed or cut off";
 
-/// The same, if nobody has taken over since.
+/// Reason of such a term if no candidate has taken over since.
 const UNFOLLOWED: &str = "crashed or cut off; nobody has taken over";
 
-/// A statement of a candidate about itself.
+/// The start or the end of a term, as an Event or a change of the lock object shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Word {
     pub(crate) namespace: String,
@@ -51,7 +51,7 @@ pub(crate) struct Word {
     began: bool,
     why: Option<String>,
     token: Option<String>,
-    /// Of a start: the end of the lease of the previous holder, if it had not released.
+    /// If this is a start: the end of the previous holder's lease, unless that holder released the lock.
     previous_end: Option<Timestamp>,
 }
 

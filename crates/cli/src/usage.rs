@@ -181,7 +181,7 @@ fn belongs_to_provision(flag: &str) -> bool {
     flags.any(|argument| argument.get_long() == Some(long))
 }
 
-/// The exit code of a command line that cannot work.
+/// Returns the exit code of an invalid command line.
 pub(crate) fn code(args: &[OsString]) -> u8 {
     match command(args).as_deref() {
         Some("run") => 64,

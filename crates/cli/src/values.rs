@@ -37,8 +37,8 @@ pub(crate) fn mode(text: &str) -> Result<u32, String> {
 /// Most bytes of a value from the cluster in an environment variable. The kernel rejects a variable of 128 KiB.
 const MAX_VARIABLE: usize = 4 << 10;
 
-/// A value from the cluster as the value of an environment variable, which cannot contain NUL and has a limit. Without
-/// this, the record of another candidate could keep a command from starting.
+/// Converts a value from the cluster to the value of an environment variable, which must not contain NUL and has a
+/// maximum length. Without the conversion, the record of another candidate could keep a command from starting.
 pub(crate) fn variable(value: &str) -> String {
     let end = value.floor_char_boundary(MAX_VARIABLE);
     value[..end].replace('\0', "\u{fffd}")
@@ -67,7 +67,7 @@ pub(crate) fn signal_name(signal: Signal) -> String {
     }
 }
 
-/// A signal by name (`TERM`, `SIGTERM`) or number.
+/// Parses a signal: its name (`TERM`, `SIGTERM`) or its number.
 pub(crate) fn signal(text: &str) -> Result<Signal, String> {
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);

@@ -46,7 +46,7 @@ impl Limit {
         Self { whole, began }
     }
 
-    /// Returns the whole limit; `None` if there is none.
+    /// Returns the whole limit; `None` without a limit.
     pub(crate) fn whole(self) -> Option<Duration> {
         self.whole
     }

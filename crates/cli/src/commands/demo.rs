@@ -51,7 +51,7 @@ pub(crate) struct Demo {
     /// Do not serve the page
     #[arg(long)]
     no_page: bool,
-    /// Time that each leader leads
+    /// Time for which each leader leads
     #[arg(long, value_name = "D", default_value = "3s", value_parser = crate::values::duration)]
     pause: Duration,
 }
@@ -305,7 +305,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Self> {
-        // An unpredictable name, so that no other user can take it first.
+        // The name is unpredictable, so that no other user can create the folder first.
         let random = RandomState::new().build_hasher().finish();
         let name = format!("tenure-demo-{}-{random:016x}", std::process::id());
         let path = std::env::temp_dir().join(name);

@@ -99,7 +99,7 @@ impl History {
                     .push("the lock object was deleted; these terms are known from Events".into());
             }
         }
-        // The first term does not count as a transition.
+        // The first term is not a transition, so there is one more term than transitions.
         let count = u32::try_from(terms.len()).unwrap_or(u32::MAX);
         let earlier = transitions.map_or(0, |n| n.saturating_add(1).saturating_sub(count));
         if earlier > 0 {

@@ -57,7 +57,7 @@ enum Action {
     Token,
     /// Stop the server that runs on the data directory
     Stop {
-        /// Maximum time to wait for its end
+        /// Maximum time to wait until the server has stopped
         #[arg(long, value_name = "D", default_value = "30s", value_parser = crate::values::duration)]
         timeout: Duration,
     },
@@ -68,7 +68,7 @@ enum Action {
     },
     /// Replace the data of a stopped server
     ///
-    /// Old resourceVersions are never reused.
+    /// The restored server never reuses an old resourceVersion.
     Restore {
         /// File written by `backup`
         file: PathBuf,

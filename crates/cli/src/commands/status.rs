@@ -116,7 +116,7 @@ impl Status {
         }
         loop {
             let rows: Vec<Seen> = board.rows().map(|row| row.seen_now()).collect();
-            // A pipe gets changes of leaders, not the passing of time.
+            // If the output is not a terminal, print a row only when its leader changes, not when its times do.
             let news: Vec<_> = rows
                 .iter()
                 .map(|row| {
@@ -231,7 +231,7 @@ impl Seen {
     pub(crate) fn count_terms(&mut self, terms: &[terms::Term], now: jiff::Timestamp) {
         let recent = terms::recent(terms, now);
         self.recent_terms = Some(recent);
-        // The terms of a job are meant to be short.
+        // The terms of a `tenure run --once` job are short on purpose.
         self.flapping = recent >= terms::FLAPPING && self.completed_time.is_none();
     }
 }

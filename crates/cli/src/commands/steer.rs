@@ -107,7 +107,8 @@ impl StepDown {
                 return Ok(0);
             }
             vacant = if now.holder.is_empty() { vacant + 1 } else { 0 };
-            // Somebody who watches acquires it within milliseconds; others need a retry period.
+            // A candidate that watches acquires the lock within milliseconds. Other candidates need up to a retry
+            // period.
             if vacant > 0 && (now.paused || vacant > most_vacant(&before)) {
                 println!("{}", self.nobody_follows(&before, now.paused));
                 return Ok(0);
@@ -159,7 +160,8 @@ impl Resume {
     }
 }
 
-/// Returns the number of looks at a free lock after which nobody is expected to acquire it: a third of the lease.
+/// Returns the number of consecutive reads of a free lock, over a third of the lease duration, after which no candidate
+/// is expected to acquire it.
 fn most_vacant(before: &Seen) -> u64 {
     let third = u64::from(before.lease_duration_seconds).div_ceil(3);
     third.clamp(1, 10) * 20

@@ -56,7 +56,7 @@ pub(crate) struct Caller {
 }
 
 impl Door {
-    /// Returns the name that the page knows the door by.
+    /// Returns the name of this access rule in the page.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Secret { .. } => "ui",
@@ -74,7 +74,7 @@ impl Door {
         }
     }
 
-    /// Authenticates a client without a request to the API server, so that it is cheap to reject strangers.
+    /// Authenticates a client without a request to the API server, so that rejecting an unknown client is cheap.
     pub(super) async fn admit(&self, token: Option<&str>) -> Result<(), Refusal> {
         match self {
             Self::Secret { secret, .. } => {

@@ -76,7 +76,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
 /// Body of a response.
 pub(crate) type Body = BoxBody<Bytes, Infallible>;
 
-/// The seat of a feed, and that of its connection if the listener counts connections.
+/// The seat of a feed, and the seat of its connection if the listener counts connections.
 type Seating = (StreamSeat, Option<StreamSeat>);
 
 /// The page with its access rule.

@@ -64,7 +64,7 @@ pub(super) async fn check(
             }
         });
     }
-    // One Role for everything, at the last finding that needs it.
+    // Print one Role for all missing permissions, after the last finding that lacks one.
     let last = findings
         .iter()
         .rposition(|f| f.figures["missing"].is_array());

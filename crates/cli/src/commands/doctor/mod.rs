@@ -287,7 +287,7 @@ impl Doctor {
             .iter()
             .filter(|s| !s.holder.is_empty())
             .find(|s| s.lease_duration_seconds != timing.lease_seconds());
-        // A renewal that is sent just before the guard expires is too late.
+        // A renewal that is sent just before the guard expires may be answered too late, so it does not count.
         let outage = timing
             .renew_deadline()
             .saturating_sub(timing.retry_period());

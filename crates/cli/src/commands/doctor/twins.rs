@@ -13,7 +13,7 @@ use super::{Finding, Level};
 use crate::board::{Board, Scope};
 use crate::output;
 
-/// Fewer renewals show no rhythm. Two writers that happen to be synchronized show none either.
+/// Minimum number of renewals that can show two rhythms. Two writers that happen to be synchronized are not detected.
 const ENOUGH: usize = 6;
 
 /// Watches the renewals for some time.

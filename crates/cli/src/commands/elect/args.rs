@@ -272,16 +272,16 @@ pub(super) enum Compat {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Mode {
-    /// As long as it renews its lease
+    /// Lead as long as the lease is renewed
     #[default]
     Lease,
-    /// As long as its pod exists; prefers no leader over two
+    /// Lead as long as the pod exists; in doubt, nobody leads
     ForLife,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum NameFormat {
-    /// Without the random part
+    /// Print names without the random part
     #[default]
     Short,
     /// The whole identity

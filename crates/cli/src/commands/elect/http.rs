@@ -120,7 +120,7 @@ fn bind_socket(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Before the file exists, so that it never has another mode.
+    // Set the mode of the socket before its file exists, so that the file never has more permissions.
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, 128)?;

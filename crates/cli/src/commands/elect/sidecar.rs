@@ -228,7 +228,7 @@ impl Sidecar {
     fn tell(&self, notice: Notice, term: Option<Share>) {
         let mut answer = self.view.answer();
         if let Some(share) = &term {
-            // Late deliveries contain the term that they are about.
+            // Deliveries after the end of the term contain that term.
             answer.term = Some(share.term().transitions());
             answer.fencing_token = Some(share.term().token().to_string());
         }

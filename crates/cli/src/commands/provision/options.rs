@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn what_is_not_given_is_as_in_csi_provisioner() {
         let defaults = options("").unwrap();
-        // Its README says 15 s, but its code uses this value.
+        // The README of csi-provisioner says 15 s, but its code uses this value.
         assert_eq!(defaults.timeout, Duration::from_secs(10));
         let pause = (defaults.retry_interval_start, defaults.retry_interval_max);
         assert_eq!(pause, (Duration::from_secs(1), Duration::from_mins(5)));

@@ -100,7 +100,7 @@ impl Lease {
             let mut owners = owners(lease);
             owners.retain(|owner| owner["kind"] != "Pod");
             lease["metadata"]["ownerReferences"] = owners.into();
-            // The pod is gone, so nobody has to wait for the term that the mark names.
+            // The pod is gone, so no candidate has to wait for the term that the mark names.
             if let Some(annotations) = lease["metadata"]["annotations"].as_object_mut() {
                 annotations.remove(TERM_ANNOTATION);
             }

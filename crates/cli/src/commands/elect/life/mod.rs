@@ -1,4 +1,5 @@
-//! `--mode=for-life`: a leader leads as long as its pod exists. The mode prefers no leader over two leaders.
+//! `--mode=for-life`: a leader leads as long as its pod exists. If it is unknown whether the leader still runs, nobody
+//! else leads.
 //!
 //! The holder's identity consists of the name and the uid of its pod, and the Lease is owned by that pod. No candidate
 //! takes over a held Lease, regardless of its age; the election itself enforces this. Invariants of this module:

@@ -28,7 +28,7 @@ impl Gate {
     pub(crate) async fn serve(self, queue: Queue) {
         let mut rounds = Rounds::new(queue);
         let what = format!("update the readiness gate of pod {}", self.pod);
-        // If the time is unchanged too, the API server has nothing to write.
+        // The time is kept if the status is unchanged, so that the API server does not write an equal object.
         let mut since = (false, Timestamp::now());
         while let Some(round) = rounds.next().await {
             let leads = self.handle.is_leading();

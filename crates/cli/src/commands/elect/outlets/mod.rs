@@ -42,7 +42,7 @@ pub(super) enum Notice {
     Changed,
 }
 
-/// One change for outlets.
+/// A change of the election, as an outlet receives it.
 #[derive(Clone, Debug)]
 pub(super) struct News {
     pub(super) notice: Notice,

@@ -148,7 +148,8 @@ impl Slice {
     }
 }
 
-/// Returns a port of a slice for a port of a Service. If the target port is a name, only the Service's number is known.
+/// Returns a port of a slice for a port of a Service. If the target port is a name, uses the number of the Service's
+/// port, because the pod's number is not known.
 fn port_of(port: &Value) -> Value {
     let target = &port["targetPort"];
     let number = if target.is_number() {
