@@ -180,7 +180,8 @@ impl ClientGo {
     /// Starts `tryAcquireOrRenew`.
     fn attempt(&mut self, now: Now, out: &mut Vec<Command>) {
         let timing = &self.config.timing;
-        // The ticker of a round is fixed. The sleep of `acquire` starts when the attempt ends.
+        // A round of `renew` attempts at the fixed times of a ticker. The sleep of `acquire` starts when the attempt
+        // ends.
         self.wake = now.local + timing.retry_period();
         let record = Record {
             holder: self.config.identity.clone(),

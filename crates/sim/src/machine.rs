@@ -22,11 +22,11 @@ pub enum Kind {
     Pair,
     /// The same with one seeded bug in the lock.
     PairMutant(tenure_core::PairMutant),
-    /// The core in the shards of a group whose number of shards changes.
+    /// The core as used for the shards of a group. The number of shards changes during the run.
     Shards,
     /// The same with one seeded bug in how the group agrees on the number.
     ShardMutant(tenure_core::ShardMutant),
-    /// The core in the slots of a semaphore whose number of slots changes.
+    /// The core as used for the slots of a semaphore. The number of slots changes during the run.
     Slots,
     /// The same with one seeded bug in how candidates agree on the number.
     SlotMutant(tenure_core::SlotMutant),

@@ -3,8 +3,8 @@
 //! A guard becomes valid only when a term begins or is extended, when a stopped machine resumes, or when a wall clock
 //! is set back. The simulator checks at each of these events. Between them guards can only expire.
 //!
-//! If A1 does not hold (people, restores), a weaker guarantee is checked instead: a node that has received the current
-//! state of the object, written by somebody else, has stopped at the end of that step.
+//! If A1 does not hold (people, restores), a weaker guarantee is checked instead. After a step in which a node has
+//! received the current state of the object, written by somebody else, its term has ended.
 
 /// The longest time during which two guards were valid together.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +38,8 @@ impl GuardExclusion {
     }
 }
 
-/// Rule 4: the node received the current state, which is not its own, but its guard is still valid.
+/// Checks the weaker guarantee: a node that has received the current state, written by somebody else, must not have a
+/// valid guard any more.
 pub fn check_prompt_stop(shown: &str, guard_holds: bool) -> Option<String> {
     guard_holds.then(|| format!("still leads after it observed that {shown}"))
 }

@@ -353,8 +353,8 @@ impl World {
         self.after(back, Event::WatchUp { node, incarnation });
     }
 
-    /// In half of the cases, and if the result is certain, orders a leader to hand over to another candidate. The
-    /// former leader may campaign again immediately.
+    /// Orders a leader to hand over to another candidate, in half of the cases in which the result can be predicted.
+    /// The former leader may campaign again immediately.
     pub(crate) fn order_hand_over(&mut self, leader: usize) -> Option<usize> {
         let to = (leader + 1) % self.nodes.len();
         let plan = &self.plan;
@@ -371,8 +371,9 @@ impl World {
         Some(to)
     }
 
-    /// Orders the term of the current object to end. Half of the writers do not state its holder and its time. If people
-    /// edit the object, all writers state both, because an order without them also names later terms with its number.
+    /// Orders the term of the current object to end. Half of the orders state only the number of the term, without its
+    /// holder and its acquire time. If people edit the object, every order states all three, because an order with only
+    /// the number also names later terms with that number.
     fn order_step_down(
         &mut self,
         current: &Object,

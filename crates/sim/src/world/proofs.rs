@@ -1,7 +1,7 @@
 //! Evidence that holders are dead: where the incarnations run, which ends are reported, and false evidence.
 //!
-//! Evidence is always true. It is false only as a proof: it is about an earlier process with the same pid, an earlier
-//! run of the same container, or another machine. It may also arrive long after the fact.
+//! Every piece of evidence is true, but it may not prove the death of the holder. It may be about an earlier process
+//! with the same pid, an earlier run of the same container, or another machine. It may also arrive long after the fact.
 
 use std::rc::Rc;
 
@@ -48,7 +48,7 @@ impl World {
             pid: u32::try_from(pid).unwrap_or_default(),
             started,
         };
-        // A process starts after it, so the start times are equal, and the pids are not.
+        // Both processes have the same start time, so only their pids differ.
         let processes = vec![process(first), process(first + PIDS)];
         Some(Rc::new(Place {
             machine: Some(machine),
