@@ -1,7 +1,8 @@
 //! The embedded API server: Kubernetes semantics on top of a small store.
 //!
-//! Of the crates of this project, it depends only on `tenure-exposition`. Clients in other crates use it only over
-//! HTTP. It must not contain knowledge about elections: a Lease is one more kind in its table.
+//! Of the crates of this project, it depends only on `tenure-exposition`, `tenure-host` and `tenure-quantity`. Clients
+//! in other crates use it only over HTTP. It must not contain knowledge about elections: a Lease is one more kind in
+//! its table.
 //!
 //! | module | contents |
 //! |---|---|

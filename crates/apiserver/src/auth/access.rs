@@ -1,8 +1,8 @@
 //! Security checks that need more than the request line.
 //!
-//! The server authenticates and authorizes the request line before the API handles the request. These requests need
-//! further checks, which [`Access`] makes: a PUT that creates an object, a role that must not grant more than its
-//! author has, the review kinds, and tokens for service accounts.
+//! The server authenticates and authorizes the request line before the API handles the request. Some requests need
+//! further checks, which [`Access`] makes: a PUT that creates an object, a write of a role or a binding, the review
+//! kinds, and tokens for service accounts.
 
 use serde_json::Value;
 

@@ -53,7 +53,8 @@ struct State {
 impl Gate {
     pub(super) fn new(limits: &Limits) -> Self {
         let requests = limits.requests.max(2);
-        // As many as processors: the system shares them between these threads and those of the runtime.
+        // One seat per processor. The operating system shares the processors between these threads and those of the
+        // runtime.
         let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let heavy = u32::try_from(processors).unwrap_or(u32::MAX).max(2);
         let lane = |seats: u32, per_user: u32, queue: u32, queue_per_user: u32| {
@@ -167,7 +168,7 @@ impl State {
     }
 }
 
-/// Keeps the place of a user.
+/// Keeps the place of a user in the table until dropped.
 struct Hold {
     gate: Arc<Gate>,
     place: u32,
@@ -344,8 +345,9 @@ fn timed_out(lane: Lane, patience: Duration) -> Failure {
     ))
 }
 
-/// Runs every step of a future on a thread that the runtime replaces meanwhile. A runtime of one thread has no other.
-/// The future can be dropped between two steps, so that a cancelled request and a shutdown do not wait for its end.
+/// Runs every step of a future on a thread that the runtime replaces meanwhile. A runtime with a single thread cannot
+/// do that, so there the future runs as usual. The future can be dropped between two steps, so that a cancelled request
+/// and a shutdown do not wait for its end.
 async fn aside<F: Future>(work: F) -> F::Output {
     if Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
         return work.await;

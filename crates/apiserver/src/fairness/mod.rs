@@ -225,7 +225,7 @@ impl Fairness {
     }
 }
 
-/// Keeps what a response holds of the shares of its user until its body is dropped.
+/// Keeps the charges of a response against the shares of its user until its body is dropped.
 fn with_charge(mut response: Response<Body>, charge: Option<Charge>) -> Response<Body> {
     if let Some(charge) = charge {
         response.extensions_mut().insert(Arc::new(charge));

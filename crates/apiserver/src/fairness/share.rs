@@ -1,11 +1,12 @@
-//! Shares of something that is counted: bytes, watches, connections.
+//! Shares of a resource that is counted: bytes, watches, connections.
 //!
-//! A user may have at most `weight` times as much as is left for all. One user alone gets `weight / (weight + 1)` of the
-//! whole, and something is always left for a user that comes later. No configuration per user is necessary.
+//! A user may hold at most `weight` times the amount that is still free. A single user can therefore hold at most
+//! `weight / (weight + 1)` of the whole, and a part is always free for a user that comes later. No configuration per
+//! user is necessary.
 //!
-//! What is left halves with every such user. A user may therefore always have as much as the floor. The number of users
-//! is bounded, which bounds the sum. Clients without credentials can be many, so that the rule applies to all of them
-//! together in addition.
+//! With a weight of one, every such user halves the free amount. A user may therefore always hold the floor, however
+//! little is free. The number of users is bounded, so the sum of their floors is bounded, too. There can be many
+//! clients without credentials, so the rule also applies to all of them together.
 
 /// The place of a user, which is a small number.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +50,8 @@ impl Share {
         }
     }
 
-    /// Takes an amount if it is within the share of the user. A user that has nothing may take any amount while at most
-    /// half of the whole is in use, so that one large answer is possible.
+    /// Takes an amount if it is within the share of the user. A user that holds nothing may take any amount while at
+    /// most half of the whole is in use, so that one large answer is possible.
     pub(crate) fn try_take(&mut self, user: impl Into<Member>, amount: u64) -> bool {
         let user = user.into();
         let fits = self.fits(self.of(user), amount);
@@ -93,13 +94,14 @@ impl Share {
         }
     }
 
-    /// Returns whether a user has more than its share, because others have come since or it was given more.
+    /// Returns whether a user holds more than its share. This happens if other users have taken a part since, or after
+    /// [`take`](Self::take).
     pub(crate) fn is_exceeded(&self, user: impl Into<Member>) -> bool {
         let has = self.of(user);
         has > self.floor && !within(has, self.total, self.cap, self.weight)
     }
 
-    /// Returns what a user has.
+    /// Returns the amount that a user holds.
     pub(crate) fn of(&self, user: impl Into<Member>) -> u64 {
         self.users
             .get(user.into().place as usize)
@@ -107,13 +109,13 @@ impl Share {
             .unwrap_or(0)
     }
 
-    /// Returns what all users have.
+    /// Returns the amount that all users hold together.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 }
 
-/// Returns whether `has` of a user is within its share, when all users have `total`.
+/// Returns whether a user that holds `has` is within its share if all users together hold `total`.
 pub(crate) fn within(has: u64, total: u64, cap: u64, weight: u64) -> bool {
     has <= weight.saturating_mul(cap.saturating_sub(total))
 }

@@ -1,7 +1,7 @@
 //! The users that the server currently knows, as small numbers.
 //!
-//! A user is remembered while something counts against it, and afterwards until its place is needed. The number of
-//! remembered users is bounded. If all of them are active, further users share one place.
+//! A user keeps its place while something counts against it, and afterwards until another user needs the place. The
+//! number of remembered users is bounded. If all of them are active, further users share one place.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -2,11 +2,11 @@
 
 use http::Method;
 
-/// The verb of an API request, or the method of a request for another path.
+/// The verb of an API request, or the method of a request to a path that is not a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verb {
-    /// Reads one object, or GET of another path.
+    /// Reads one object, or GET of a path that is not a resource.
     Get,
     /// Reads a collection.
     List,
@@ -22,15 +22,15 @@ pub enum Verb {
     Delete,
     /// Deletes a collection.
     DeleteCollection,
-    /// HEAD of another path.
+    /// HEAD of a path that is not a resource.
     Head,
-    /// POST to another path.
+    /// POST to a path that is not a resource.
     Post,
-    /// PUT to another path.
+    /// PUT to a path that is not a resource.
     Put,
     /// OPTIONS of any path.
     Options,
-    /// A method without a verb.
+    /// Any other method.
     Unknown,
 }
 

@@ -22,7 +22,7 @@ pub(super) fn until(body: Body, end: impl Future<Output = ()> + Send + 'static) 
     if body.size_hint().exact().is_some() {
         return body;
     }
-    // Polls `end` only when it is woken, and not with every piece of the body.
+    // `FuturesUnordered` polls `end` only when it is woken, and not with every piece of the body.
     let ends = FuturesUnordered::new();
     ends.push(end);
     let frames = BodyStream::new(body).take_until(ends.into_future());

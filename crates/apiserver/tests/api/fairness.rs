@@ -1,4 +1,4 @@
-//! One user attacks, and the elections of another user go on.
+//! One user attacks the server, and the elections of another user must continue.
 //!
 //! Every attack runs against a server in a runtime of its own, over real sockets, for a bounded time. Meanwhile another user
 //! renews a Lease every 100 ms from a separate thread. Bounds are generous, because the machine may be loaded.
@@ -31,7 +31,7 @@ use tokio::task::JoinSet;
 use crate::support::{Answer, request};
 use crate::{LEASES, MAPS};
 
-/// How long an attack lasts.
+/// Duration of an attack.
 const ATTACK: Duration = Duration::from_secs(3);
 /// No renewal takes longer than this.
 const BOUND: Duration = Duration::from_secs(2);
@@ -233,7 +233,7 @@ async fn flood(
                     _ => {
                         check_rejection(&answer, limit);
                         rejected.fetch_add(1, Ordering::SeqCst);
-                        // Less than the server asks for.
+                        // This pause is shorter than the one that the server asks for in `Retry-After`.
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     }
                 }

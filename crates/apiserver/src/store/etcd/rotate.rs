@@ -18,9 +18,9 @@ use crate::store::encryption::{Encryption, Rotation};
 
 /// Page size. Values have at most a few megabytes.
 const PAGE: i64 = 20;
-/// Passes until the rotation fails, because a server still writes with another key.
+/// Number of passes after which the rotation fails, because a server still writes with another key.
 const PASSES: usize = 10;
-/// Failed attempts in a row until the rotation fails.
+/// Number of consecutive failed attempts after which the rotation fails.
 const ATTEMPTS: u32 = 6;
 /// First pause after a failure or an incomplete pass.
 const PAUSE: Duration = Duration::from_millis(200);

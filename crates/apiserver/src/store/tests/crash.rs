@@ -78,9 +78,9 @@ async fn child() {
 /// Time at which a child is killed.
 #[derive(Clone, Copy, Debug)]
 enum Life {
-    /// After this time since its start, possibly before the store is open.
+    /// The child is killed this long after its start, possibly before its store is open.
     FromTheStart(Duration),
-    /// After this time since it opened the store.
+    /// The child is killed this long after it has opened its store.
     FromTheFirstWrite(Duration),
 }
 
