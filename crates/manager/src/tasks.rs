@@ -30,7 +30,7 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn fail(&self, error: Error) {
-        // A manager that has ended needs no more errors.
+        // The receiver is gone if the manager has ended. Later errors are dropped.
         let _ = self.fatal.send(error);
     }
 }

@@ -338,7 +338,7 @@ mod tests {
         standby.note(gone(0));
         standby.note(key("there"));
         (0..2 * REMEMBERED).for_each(|n| standby.note(gone(n)));
-        // The first object was deleted twice: its later deletion counts as much as the earlier one.
+        // The first object was deleted twice and takes two places, so one object fewer was withdrawn.
         assert_eq!(queue.len(), REMEMBERED + 2);
         let first = queue.try_get().map(|item| item.clone());
         assert_eq!(first, Some(key("there")));
