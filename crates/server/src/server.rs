@@ -209,7 +209,8 @@ impl Server {
         let elects = !(alone || self.no_leader_elect);
         let mut manager = Manager::builder(config)
             .gate(Gate {
-                // The check of this server waits for the manifests, which wait for the gate.
+                // Excluded, because it would wait forever: the check waits for the manifests, and the manifests wait
+                // for this gate.
                 exclude: (api.is_some() && awaited).then_some("manifests"),
                 ..api_ready()
             })

@@ -21,7 +21,7 @@ const LAST_RETRY: Duration = Duration::from_secs(300);
 const BURST: f64 = 50.0;
 const PER_SECOND: f64 = 5.0;
 
-/// Number of items with a pace at which idle items are dropped.
+/// Number of tracked items above which idle items are dropped.
 const SWEEP_AT: usize = 1_024;
 
 /// A queue with limits for every item.
