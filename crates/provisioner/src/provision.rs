@@ -17,7 +17,7 @@ use crate::state::{Failure, FailureKind};
 use crate::topology::{self, Input};
 use crate::volume::{self, VolumeInputs};
 
-/// Attempts to delete an unusable volume before the next attempt to provision.
+/// Number of attempts to delete an unusable volume before the next attempt to provision.
 const CLEAN_UPS: usize = 5;
 
 /// Created storage that has no volume object yet.

@@ -19,8 +19,8 @@ use crate::options::Http;
 /// Time after the end of the lease without a renewal before the probe fails.
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(20);
 
-/// Text for `--enable-pprof`. Go's profiles come from its runtime. A profile of this process would contain addresses
-/// without names, because the shipped binary is stripped.
+/// Text for `--enable-pprof`. This program has no such profiles, because the Go runtime creates them. A profile of this
+/// process would contain addresses without names, because the shipped binary is stripped.
 const PROFILES: &str = "\
 this program has no Go runtime, so /debug/pprof has no profiles. alternatives:
 

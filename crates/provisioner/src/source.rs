@@ -84,8 +84,8 @@ impl Controller {
         let lock = snapshot_lock(namespace, name);
         let set = self.busy.run_exclusive(&lock, async {
             self.restored(claim.uid(), &source);
-            // Other claims may be in the middle of a restore, started by this process or a previous leader. The last of them,
-            // or the sweep, removes the finalizer.
+            // Other claims may be in the middle of a restore, started by this process or a previous leader. The last of
+            // these claims, or the periodic cleanup, removes the finalizer.
             if self.is_awaited(namespace, name, claim.uid()) {
                 return Ok(true);
             }
