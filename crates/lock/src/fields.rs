@@ -1,7 +1,7 @@
 //! The fields of a record, parsed with tolerance.
 //!
 //! Parsing any object gives a record, or a reason why there is none. An invalid time counts as no time, and a number
-//! out of range is moved into the range. Only a value of the wrong type makes a record unreadable.
+//! out of range is moved into the range. Only a value of a wrong type makes a record unreadable.
 
 use serde_json::Value;
 use tenure_core::Record;

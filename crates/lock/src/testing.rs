@@ -1,4 +1,4 @@
-//! Arbitrary values for property tests.
+//! Generators of arbitrary values for property tests.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value};

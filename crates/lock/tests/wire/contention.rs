@@ -1,9 +1,9 @@
 //! Many contenders, every order of requests: no two contenders hold the lock at the same time.
 //!
 //! The contenders run against an API with versions like the real one, in an order that a seed decides request by
-//! request. Responses get lost. There is no time: a record may be taken over once no contender claims the lock, which
-//! is the most that expiry could allow. Writes in flight at that moment are too late to win, because a guard starts at
-//! the send time.
+//! request. Responses get lost. There is no time: a record may be taken over as soon as no contender claims the lock,
+//! which models the earliest possible expiry. Writes in flight at that moment are too late to win, because a guard
+//! starts at the send time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
