@@ -14,7 +14,7 @@ pub const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
 /// On a volume: the provisioner that created it.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// On claims and volumes: the binder chose the other object, a user did not.
+/// On claims and volumes: the volume binder, not a user, chose the object to which this one is bound.
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// On a claim: it was bound once.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
