@@ -1,4 +1,4 @@
-//! Requests that a web page makes a browser send to a listener of this host.
+//! Rejects requests that a web page causes a browser to send to a listener of this host.
 //!
 //! A browser can reach listeners on loopback, and so can every page that it shows:
 //!

@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags};
 /// Maximum size of a file with secrets.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Attempts to find a temporary name that does not exist.
+/// Maximum number of attempts to find a temporary name that does not exist.
 const ATTEMPTS: u32 = 8;
 
 const GROUP_WRITES: u32 = 0o020;

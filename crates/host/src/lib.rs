@@ -4,7 +4,7 @@
 //! - [`listener`]: the HTTP listener for probes, metrics and pages, with limits for its clients.
 //! - [`seats`]: the connections and streams that a listener admits.
 //! - [`address`]: the address by which a client is counted.
-//! - [`browser`]: requests that a web page makes a browser send to a listener of this host.
+//! - [`browser`]: rejects requests that a web page causes a browser to send to a listener of this host.
 #![allow(
     clippy::disallowed_methods,
     reason = "pauses and limits of connections; elections are decided in the elector"
