@@ -21,7 +21,7 @@ use crate::v1::{
     ValidateVolumeCapabilitiesResponse, Volume, controller_service_capability, plugin_capability,
 };
 
-/// All three services of one connection.
+/// The identity, controller and node services, as served on one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
     pub(super) state: Arc<State>,
