@@ -1,7 +1,7 @@
 //! Resource quantities such as `500m`, `1536Mi` and `1e3`: parsing, comparison, canonical text.
 //!
 //! The canonical text is the one that the real server stores: it has the largest suffix that leaves a whole number, in
-//! the same family of suffixes. Numbers that already look canonical keep their text, even where the rules would shorten
+//! the same family of suffixes. Numbers that already look canonical keep their text, even if the rules would shorten
 //! them (`1.500` is kept).
 #![forbid(unsafe_code)]
 
@@ -65,8 +65,8 @@ const BINARY: [(&str, u32); 6] = [
 ];
 
 impl Quantity {
-    /// Returns the quantity of a number of bytes. Its text has a binary suffix if that leaves a whole number, otherwise a
-    /// decimal one: the API server would store both without a change.
+    /// Returns the quantity of a number of bytes. Its text has a binary suffix if that leaves a whole number, and
+    /// otherwise a decimal suffix. The API server stores both forms unchanged.
     #[must_use]
     pub fn from_bytes(bytes: i64) -> Self {
         let is_binary = bytes.unsigned_abs() >= 1024 && bytes % 1024 == 0;
@@ -232,7 +232,7 @@ fn suffix(text: &str) -> Result<(Format, i32), Error> {
     }
 }
 
-/// Whether the text is kept: the fast path of the real server takes these numbers for canonical.
+/// Returns whether the text is kept, because the fast path of the real server treats such a number as canonical.
 fn keeps_text(format: Format, exponent: i32, whole: &str, fraction: &str, value: i128) -> bool {
     let scale = exponent.saturating_sub(length(fraction));
     match format {
