@@ -10,7 +10,7 @@ use std::time::Duration;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use tenure_core::{LocalTime, Now, WallTime};
 
-/// Milliseconds at which a run begins.
+/// Time at which a run begins, in milliseconds.
 const START: u64 = 1_000_000;
 
 thread_local! {
@@ -26,20 +26,21 @@ pub(crate) fn advance(time: Duration) {
     add(millis);
 }
 
-/// Always the latest value, as of a clock of the machine, and no order of anything else.
+/// Relaxed ordering: every read gets the latest value, as from the clock of a machine, but orders no other memory
+/// access.
 fn add(millis: u64) -> u64 {
     let clock = MILLIS.with_borrow(Clone::clone).expect("a model runs");
     clock.fetch_add(millis, Ordering::Relaxed)
 }
 
-/// As in the library, which the models do not link.
+/// Copy of the trait in the library, which the models do not link.
 pub(crate) trait Clock: Any + fmt::Debug + Send + Sync {
     fn now(&self) -> Now;
     fn sleep_until(&self, at: LocalTime) -> Pin<Box<dyn Future<Output = ()> + Send>>;
     fn is_real(&self) -> bool;
 }
 
-/// In the place of the clock of the machine.
+/// Replaces the clock of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SystemClock;
 

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::Bug;
 use crate::sync::{self, Timeouts};
 
-/// How often a thread is interrupted in a run, at most. With five, one model takes half a minute.
+/// Maximum number of times that a thread is interrupted in a run. With five, one model takes half a minute.
 const PREEMPTIONS: usize = 4;
 
-/// Checks that the model passes in every explored run, and fails with each of the bugs: with a message that
-/// contains the text next to the bug.
+/// Checks that the model passes in every explored run, and that it fails with each of the bugs. The message of the
+/// failure must contain the text next to the bug.
 pub(crate) fn explore(timeouts: Timeouts, model: fn(Bug), bugs: &[(Bug, &str)]) {
     let runs = run(timeouts, model, Bug::None);
     println!("{runs} runs");

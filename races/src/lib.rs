@@ -1,9 +1,9 @@
-//! Every order in which the threads of a term can run, checked with loom.
+//! Checks with loom every order in which the threads of a term can run.
 //!
-//! Several threads share a term: the driver extends and ends it, the deadline thread ends it if the driver is
-//! stuck, and the work asks whether it still leads. The models run the files that these threads
-//! share (`crates/elector/src/deadline` and `tenure/cell.rs`). They compile those files a second time, next to a
-//! `crate::sync` that is loom's and a `crate::clock` that the models move. The files are neither copied nor changed.
+//! Several threads share a term: the driver extends and ends it, the deadline thread ends it if the driver is stuck,
+//! and the work asks whether it still leads. The models run the files that these threads share
+//! (`crates/elector/src/deadline` and `tenure/cell.rs`). They compile those files a second time, with a `crate::sync`
+//! that uses loom and a `crate::clock` that the models advance. The files are neither copied nor changed.
 //!
 //! | substituted | by |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | `deadline/thread.rs` | a board per run, and a thread that the model starts |
 //! | `handle.rs`, `hub` | a `Link` that records the reports of a term |
 //!
-//! Loom finds a wake-up that is lost as a deadlock: no thread can run, and not all have ended.
+//! Loom reports a lost wake-up as a deadlock: no thread can run, and not all threads have ended.
 //!
 //! Each model takes a [`Bug`]. A test explores it without a bug and with each bug that it must find, so that a
 //! model that cannot fail is noticed. At most four preemptions are explored per run.
@@ -32,40 +32,41 @@ mod shared;
 mod hub;
 mod sync;
 
-/// A mistake that a model must find. The models make it themselves, with the parts of the checked files.
+/// A bug that a model must find. The model itself contains the wrong sequence of calls, and uses the functions of the
+/// checked files for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
-    /// The code as it is.
+    /// The correct code.
     None,
-    /// The board notifies its thread before it adds what is to be watched.
+    /// The board notifies its thread before it adds the new entry.
     NotifyBeforeAdd,
     /// A moved deadline does not wake the thread.
     NoWake,
-    /// The thread is woken without the lock, and may be between its look and its sleep.
+    /// The thread is woken without the lock, so it may be between its check and its sleep.
     WakeWithoutLock,
-    /// The thread gives the lock back between its look and its sleep.
+    /// The thread releases the lock between its check and its sleep.
     SleepWithoutLock,
-    /// The board is asked for a look before the deadline is moved.
+    /// A check is requested before the deadline is moved.
     LookBeforeMove,
-    /// The board is asked for a look before the term is ended.
+    /// A check is requested before the term is ended.
     LookBeforeEnd,
-    /// The end of a term is not a reason to look.
+    /// The end of a term does not request a check.
     NoLookAfterEnd,
-    /// The request for a look is a plain store, which the exchange that clears requests need not see.
+    /// The request for a check is a plain store, so the swap that clears requests may miss it.
     RequestStored,
-    /// The look clears the request for another look after it instead of before.
+    /// The thread clears the request for a check after the check instead of before it.
     RequestClearedLate,
     /// The clock is read before the guard.
     ClockBeforeGuard,
     /// The end of the term is read before the guard.
     EndBeforeGuard,
-    /// A hook is added without a look at the end under the lock.
+    /// A hook is added without checking, under the lock, whether the term has ended.
     HookWithoutLock,
-    /// The end is looked at before the wait for it begins.
+    /// The thread checks whether the term has ended before it registers for the notification of the end.
     CheckBeforeWait,
-    /// A report is sent after the lock on the count of handles is given back.
+    /// A report is sent after the lock on the count of handles is released.
     ReportWithoutLock,
-    /// Two threads that act on an overrun both find that nobody did.
+    /// Two threads both find that no thread has acted on the overrun yet, and both act.
     OverrunCheckedApart,
     /// The thread that ends an expired term replaces the deadline that the driver has set.
     DeadlineReplaced,

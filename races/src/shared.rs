@@ -1,4 +1,4 @@
-//! Records the reports of a term, in the place of the way to its hub.
+//! Records the reports of a term instead of sending them to its hub.
 
 use std::sync::Arc;
 

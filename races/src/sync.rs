@@ -1,4 +1,4 @@
-//! The primitives of `src/sync.rs`, as loom knows them.
+//! Loom's versions of the primitives in `src/sync.rs` of the library.
 
 use std::cell::Cell;
 use std::pin::{Pin, pin};
@@ -17,9 +17,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// How a sleep with a limit ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timeouts {
-    /// By a notification only: a wake-up that is lost is a deadlock.
+    /// Only by a notification. A lost wake-up is therefore a deadlock.
     Never,
-    /// By its limit only, while the other threads run: what depends on notifications is not served.
+    /// Only by its limit, while the other threads run. Code that depends on a notification does not continue earlier.
     Always,
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// As std's: of several calls of `set` one stores its value, and the others return after that.
+/// Like the type in std: one of several calls of `set` stores its value, and the others return after that.
 #[derive(Debug)]
 pub(crate) struct OnceLock<T> {
     setting: Mutex<()>,
@@ -131,7 +131,7 @@ impl<T> OnceLock<T> {
     }
 }
 
-/// Tokio's, which loom does not look into: each call happens as a whole.
+/// Tokio's type, whose internals loom does not check: each call happens as a whole.
 #[derive(Debug)]
 pub(crate) struct Notify {
     calls: AtomicUsize,

@@ -18,7 +18,7 @@ use crate::sync::{Timeouts, block_on, lock};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A term whose guard is good for this long from now.
+/// Creates a term whose guard is valid for this long from now.
 pub(crate) fn cell(length: Duration) -> Arc<Cell> {
     Arc::new(Cell::new(
         "lease a/b".into(),
@@ -29,7 +29,7 @@ pub(crate) fn cell(length: Duration) -> Arc<Cell> {
     ))
 }
 
-/// Ends a term without a request for a look of the deadline thread.
+/// Ends a term without requesting a check of the deadline thread.
 pub(crate) fn end_quietly(cell: &Cell) -> bool {
     cell.ended.set(StopReason::StepDown).is_ok()
 }
@@ -83,7 +83,7 @@ fn answer_with_a_late_extension_is_no_if_no_guard_was_good() {
     explore(Timeouts::Never, late_extension, &bugs);
 }
 
-/// The deadline thread ends a term whose guard has expired, then the driver extends it.
+/// The deadline thread ends a term whose guard has expired, and then the driver extends the term.
 fn extension_after_end(bug: Bug) {
     let cell = cell(10 * SECOND);
     advance(11 * SECOND);
@@ -106,7 +106,7 @@ fn extension_after_the_end_does_not_bring_a_term_back() {
     explore(Timeouts::Never, extension_after_end, &bugs);
 }
 
-/// The driver extends and a second thread reads: the reader sees one of the two guards, as a whole.
+/// The driver extends the term while a second thread reads. The reader sees one of the two guards as a whole.
 fn whole_guards(_: Bug) {
     let cell = cell(10 * SECOND);
     let first = cell.guard();

@@ -1,4 +1,4 @@
-//! The end of a term: by the driver, by the deadline thread, by its last handle.
+//! The three ways in which a term ends: by the driver, by the deadline thread, and by the drop of its last handle.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,14 +22,14 @@ use crate::sync::{self, Timeouts, block_on, lock};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A term with a guard of 10 s and a fence of 14 s; the number of calls of its policy.
+/// Starts a term with a guard of 10 s and a fence of 14 s. Also returns a counter of the calls of its policy.
 fn watchdog() -> (Arc<Watchdog>, Arc<AtomicU32>) {
     let calls = Arc::new(AtomicU32::new(0));
     let policy = Overrun::call({
         let calls = calls.clone();
         move |_| {
             calls.fetch_add(1, Ordering::Relaxed);
-            // So that the thread does not sleep before it ends.
+            // Keeps the thread from sleeping once more before it ends.
             board().look_again();
         }
     });
@@ -40,7 +40,7 @@ fn watchdog() -> (Arc<Watchdog>, Arc<AtomicU32>) {
 /// The driver stops the term and gives its work no more time. The work does not end.
 fn stopped(bug: Bug) {
     let (dog, calls) = watchdog();
-    // The greatest number of sleeps that is allowed, which is known after the end.
+    // Maximum number of sleeps that the thread may begin. It is known only after the term has ended.
     let allowed = Arc::new(AtomicU32::new(u32::MAX));
     let done = {
         let (calls, allowed) = (calls.clone(), allowed.clone());

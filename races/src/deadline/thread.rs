@@ -1,4 +1,4 @@
-//! A board per run, in the place of the board of the process.
+//! A separate board for each run, instead of the board of the process.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) fn look_again() {
     board().look_again();
 }
 
-/// Looks and sleeps as the deadline thread does, until there is nothing to do for it.
+/// Checks and sleeps like the deadline thread, until it has nothing left to do.
 pub(super) fn run(done: impl Fn() -> bool, bug: Bug) {
     let board = board();
     let mut tally = Tally::default();

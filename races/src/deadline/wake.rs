@@ -1,4 +1,4 @@
-//! The wake-up between look and sleep: no deadline that is added or moved is slept over.
+//! Wake-ups between a check and a sleep: the thread does not sleep past a deadline that is added or moved.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -38,13 +38,13 @@ impl Calls {
     fn count(&self) {
         let made = self.made.fetch_add(1, Ordering::Relaxed) + 1;
         if made == self.expected {
-            // So that the thread does not sleep before it ends.
+            // Keeps the thread from sleeping once more before it ends.
             board().look_again();
         }
     }
 
-    /// A call that is counted, at this instant. A model that fails must not drop it, because loom cannot
-    /// take a lock after it has found a deadlock.
+    /// Creates a deadline at this instant, whose call is counted. A model that fails must not drop it, because loom
+    /// cannot take a lock after it has found a deadlock.
     fn at(&self, at: LocalTime) -> ManuallyDrop<Deadline> {
         let calls = self.clone();
         ManuallyDrop::new(Deadline::new(at, move || calls.count()))
@@ -180,7 +180,7 @@ fn deadlines_moved_by_two_threads_are_all_called() {
     explore(Timeouts::Never, moved_by_two, &bugs);
 }
 
-/// A due deadline is dropped while the thread looks at it: it is called once, or it is not called.
+/// A due deadline is dropped while the thread checks it. It is called once or not at all.
 fn dropped(bug: Bug) {
     let (calls, others) = (Calls::new(u32::MAX), Calls::new(1));
     let now = SystemClock.now().local;
