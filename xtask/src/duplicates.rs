@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-/// Number of equal lines that make a copy.
+/// Number of consecutive equal lines that count as a copy.
 const RUN: usize = 6;
 
 /// A line that counts.

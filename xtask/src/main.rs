@@ -98,7 +98,8 @@ fn mutants(rest: &[String]) -> anyhow::Result<()> {
     Run::cargo(program).args(rest).go()
 }
 
-/// Runs a program of the test package in the release profile, in which the programs that it starts are built too.
+/// Runs a program of the test package in the release profile. The programs that it starts are built in the same
+/// profile.
 fn optimised(name: &str, rest: &[String]) -> anyhow::Result<()> {
     let built = ["--package", "tenure-cli", "--package", "tenure-tests"];
     Run::cargo(["build", "--release"].iter().chain(&built)).go()?;

@@ -141,7 +141,7 @@ const TIERS: &[Tier] = &[
             if given.cluster.is_some() {
                 return Ok(());
             }
-            // The etcd that the tests above have built.
+            // The etcd binary, which the tests above have built.
             let etcd = [
                 "test",
                 "--package",

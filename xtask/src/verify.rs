@@ -10,7 +10,7 @@ pub(crate) fn verify() -> Result<()> {
     Run::cargo(["fmt", "--all", "--check"]).go()?;
     tidy::run()?;
     let everything = ["--workspace", "--all-features"].as_slice();
-    // The command of the sidecar image.
+    // Cargo flags that build the command of the sidecar image.
     let slim = ["--package=tenure-cli", "--no-default-features"].as_slice();
     for what in [everything, slim] {
         let flags = ["--all-targets", "--", "-D", "warnings"];

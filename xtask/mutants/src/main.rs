@@ -61,11 +61,12 @@ struct Stage {
     name: &'static str,
     build: &'static [&'static str],
     args: &'static [&'static str],
-    /// Time limit of one run. A change that makes it endless counts as detected.
+    /// Time limit of one run. A change that causes an endless loop counts as detected.
     seconds: u64,
     /// Whether the changed code ends other processes, so that it runs in a sandbox.
     sandbox: bool,
-    /// For a build of a changed command: how to build the tests that run it as a process, and their package.
+    /// For a build of a changed command: the cargo arguments that build the tests which run it as a process, and their
+    /// package.
     harness: Option<(&'static [&'static str], &'static str)>,
 }
 
@@ -238,7 +239,7 @@ struct Numbered<'a> {
 }
 
 impl Numbered<'_> {
-    /// Returns its name in `equivalent.txt`, without a line number, which would change.
+    /// Returns its name in `equivalent.txt`. The name contains no line number, because that would change.
     fn key(&self) -> String {
         let Change {
             name,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 /// Local variables that are false unless a bug is seeded.
 pub(crate) type Names = BTreeSet<String>;
 
-/// Whether an expression is false as shipped.
+/// Whether an expression is always false in the shipped crates.
 pub(crate) fn is_false(expression: &syn::Expr, names: &Names) -> bool {
     match expression {
         syn::Expr::Paren(inner) => is_false(&inner.expr, names),
@@ -32,7 +32,7 @@ pub(crate) fn is_false(expression: &syn::Expr, names: &Names) -> bool {
     }
 }
 
-/// Whether both operands of the operator are false as shipped. In that case `||` and `&&` give the same result.
+/// Whether both operands are always false in the shipped crates. In that case `||` and `&&` give the same result.
 pub(crate) fn joins_false(binary: &syn::ExprBinary, names: &Names) -> bool {
     let left = match &*binary.left {
         syn::Expr::Binary(inner) if matches!(inner.op, syn::BinOp::Or(_)) => &inner.right,
@@ -48,7 +48,7 @@ pub(crate) fn is_true_arm(arm: &syn::Arm) -> bool {
     matches!(&arm.pat, syn::Pat::Lit(lit) if matches!(&lit.lit, syn::Lit::Bool(value) if value.value))
 }
 
-/// The variable that a statement sets to something that is false as shipped.
+/// The variable to which a statement assigns a value that is always false in the shipped crates.
 pub(crate) fn name_of(local: &syn::Local, names: &Names) -> Option<String> {
     let syn::Pat::Ident(name) = &local.pat else {
         return None;
@@ -57,7 +57,8 @@ pub(crate) fn name_of(local: &syn::Local, names: &Names) -> Option<String> {
     is_false(value, names).then(|| name.ident.to_string())
 }
 
-/// Whether a function only tests for a seeded bug: it takes the bug as a parameter, or its body is false as shipped.
+/// Whether a function only tests for a seeded bug: it takes the bug as a parameter, or its body is always false in the
+/// shipped crates.
 pub(crate) fn is_question(signature: &syn::Signature, block: &syn::Block) -> bool {
     let by_parameter = signature.inputs.iter().any(|input| match input {
         syn::FnArg::Typed(typed) => matches!(&*typed.ty, syn::Type::Path(path)

@@ -167,7 +167,8 @@ impl Tree {
         run_cargo(&self.folder, &target, Some(&self.shared), args)
     }
 
-    /// Builds test programs of the unchanged workspace, and copies them next to a changed program, where they look for it.
+    /// Builds test programs of the unchanged workspace, and copies them into the folder of the changed program, where
+    /// they expect it.
     pub(crate) fn harness(&self, args: &[&str], changed: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let (programs, errors) = run_cargo(&self.root, &self.shared, None, args)?;
         if let Some((_, _, text)) = errors.first() {
@@ -177,7 +178,7 @@ impl Tree {
         let folder = folder.context("no changed program was built")?.join("deps");
         fs::create_dir_all(&folder)?;
         let mut copies = Vec::new();
-        // Cargo also names the other programs of the package, which are not in the folder of tests.
+        // Cargo also names the other programs of the package, which are not in the folder of test programs.
         let is_test = |program: &PathBuf| program.parent().is_some_and(|at| at.ends_with("deps"));
         for program in programs.into_iter().filter(is_test) {
             let copy = folder.join(program.file_name().context("a program has a name")?);
@@ -187,7 +188,7 @@ impl Tree {
         Ok(copies)
     }
 
-    /// Returns the folder in which the tests of a package run: of the copy, or of the unchanged workspace.
+    /// Returns the folder in which the tests of a package run. It belongs to the copy, or to the unchanged workspace.
     pub(crate) fn folder_of(&self, package: &str, changed: bool) -> PathBuf {
         let root = if changed { &self.folder } else { &self.root };
         root.join(package)
@@ -203,8 +204,9 @@ fn run_cargo(
 ) -> Result<(Vec<PathBuf>, Vec<BuildError>)> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    // `cargo run` describes this tool to it. Build scripts that read these variables, as that of `ring` does, would run
-    // again after each change of the caller, and everything that depends on them would be built again.
+    // `cargo run` sets variables that describe this tool. Some build scripts, for example that of `ring`, read these
+    // variables. They would run again after each change of the caller, and all crates that depend on them would be
+    // built again.
     for (name, _) in std::env::vars_os() {
         let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_"];
         if name

@@ -86,7 +86,7 @@ impl Trial<'_> {
             .current_dir(self.folder)
             .env("CARGO_MANIFEST_DIR", self.folder)
             .env("TENURE_MUTATION", change.to_string())
-            // A tenth of proptest's default, because every change runs all cases.
+            // A tenth of proptest's default, because all cases run for every change.
             .env("PROPTEST_CASES", "25")
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
@@ -121,7 +121,7 @@ mod tests {
         assert!(fails("sleep 60", false, Duration::from_millis(20)));
     }
 
-    /// Passes without a check where new namespaces are not permitted.
+    /// Passes without a check if this process may not create namespaces.
     #[test]
     fn program_in_the_sandbox_is_a_child_of_the_first_process_and_sees_its_change() {
         if fails("true", true, LONG) {
