@@ -1,4 +1,5 @@
-//! `tenure elect --mode=for-life`: a leader leads as long as its pod exists. This mode prefers no leader over two.
+//! `tenure elect --mode=for-life`: a leader leads as long as its pod exists. If it is unknown whether the leader still
+//! runs, nobody else leads.
 
 use std::path::Path;
 use std::process::Command;

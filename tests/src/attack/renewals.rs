@@ -1,8 +1,8 @@
 //! Latency of the renewals of elections, from the audit log.
 //!
 //! A candidate writes the time of the attempt into `spec.renewTime`. The audit log contains this time and the time at
-//! which the response was ready. All processes share one clock, so that the difference is the latency: connection,
-//! queue, handling and disk. Attempts that were never answered appear as gaps, see [`Renewals::longest_gap`].
+//! which the response was ready. All processes share one clock, so the difference is the latency of the connection, the
+//! queue, the handling and the disk. Attempts that were never answered appear as gaps, see [`Renewals::longest_gap`].
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -286,8 +286,8 @@ async fn do_work(tenure: Tenure, began: Nanos, voice: Voice, work: Arc<Work>) ->
             () = tenure.cancelled() => return clock::now().min(guarded + work.renewed_within),
             _ = ticks.tick() => {}
         }
-        // The line contains the start of the step, which is before the check of the guard. A process that is stopped
-        // between the two checks the guard afterwards.
+        // The line contains the start of the step, which is before the check of the guard. If the process is stopped
+        // between these two instants, it checks the guard after it resumes.
         let (now, left) = (clock::now(), tenure.valid_for());
         if !left.is_zero() {
             voice.say_at(now, "working", &voice.me, Some(&tenure), None);

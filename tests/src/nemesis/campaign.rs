@@ -25,7 +25,8 @@ const SIZE: usize = 3;
 /// Maximum extra time of a campaign for kinds of faults that have not occurred yet.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A report of two leaders names the faults since the first one's term, and those up to this much earlier.
+/// A report of two leaders names the faults since the start of the first leader's term, and those at most this long
+/// before it.
 const RECENT: Duration = Duration::from_secs(10);
 
 /// A campaign.

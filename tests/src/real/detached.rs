@@ -102,7 +102,8 @@ impl Detached {
         Ok((state, true))
     }
 
-    /// Ends the cluster, or its remaining processes, and removes its files. Returns whether there was anything.
+    /// Ends the cluster, or its remaining processes, and removes its files. Returns whether there was anything to end
+    /// or to remove.
     ///
     /// # Errors
     ///
