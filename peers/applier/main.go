@@ -84,7 +84,7 @@ func maps(ctx context.Context, client kubernetes.Interface) error {
 	if _, err := maps.Apply(ctx, of(map[string]string{"a": "2", "c": "2"}), force); err != nil {
 		return err
 	}
-	// Manager one no longer applies b, which is removed. It no longer owns a.
+	// Manager one no longer applies b, so b is removed. Manager one no longer owns a.
 	now, err := maps.Apply(ctx, of(map[string]string{}), as("one"))
 	if err != nil {
 		return err

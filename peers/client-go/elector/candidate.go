@@ -78,7 +78,7 @@ type term struct {
 	*candidate
 	lock  *watchedLock
 	ended chan struct{}
-	// until is written before ended is closed, and read afterwards.
+	// until is written before ended is closed, and is read only after that.
 	until time.Time
 }
 
@@ -102,7 +102,8 @@ func (t *term) tick(ctx context.Context) bool {
 		return false
 	case <-time.After(t.workTick):
 	}
-	// The line contains the start time of the step, because a process may be suspended before the check and make it later.
+	// The line contains the start time of the step. If the process is suspended before the check, it makes the check later
+	// than that.
 	began := time.Now()
 	if ctx.Err() != nil {
 		return false

@@ -28,7 +28,8 @@ async fn main() -> Result<(), Failure> {
         .with_namespace(flag("--namespace")?)
         .with_identity(&id)
         .with_duration(lease)
-        // The lease is renewed this long before it expires, as early as client-go would renew it: at the retry period.
+        // The lease is renewed this long before it expires, which is when the renew deadline of client-go would have
+        // passed.
         .with_grace(lease - seconds("--renew-deadline")?)
         .build()
         .await?;
