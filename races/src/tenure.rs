@@ -78,7 +78,7 @@ fn late_extension(bug: Bug) {
 }
 
 #[test]
-fn answer_with_a_late_extension_is_no_if_no_guard_was_good() {
+fn late_extension_does_not_make_an_expired_guard_valid() {
     let bugs = [(Bug::ClockBeforeGuard, "neither guard was good")];
     explore(Timeouts::Never, late_extension, &bugs);
 }
@@ -101,7 +101,7 @@ fn extension_after_end(bug: Bug) {
 }
 
 #[test]
-fn extension_after_the_end_does_not_bring_a_term_back() {
+fn extension_after_the_end_does_not_restart_a_term() {
     let bugs = [(Bug::EndBeforeGuard, "came back")];
     explore(Timeouts::Never, extension_after_end, &bugs);
 }

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlap_is_found_and_measured() {
+    fn overlap_of_two_terms_is_found_and_measured() {
         let history = history(&[
             ("a", "acquired@10#5/0 lost@61<60"),
             ("b", "acquired@30#9/1 lost@90<90"),

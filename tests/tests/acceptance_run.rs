@@ -211,7 +211,7 @@ fn undisturbed(round: impl Fn(&Home)) {
 /// The leader's requests are held back, its child ignores signals and its watchdog is stopped. The wrapper itself kills
 /// the child at the fence. A lease whose work did not end in time is not released.
 #[test]
-fn acceptance_06_a_child_that_does_not_listen_is_killed_before_another_starts() {
+fn acceptance_06_a_child_that_ignores_signals_is_killed_before_another_starts() {
     undisturbed(|home| {
         let server = Server::embedded().unwrap();
         let recorder = Recorder::start(&server.kubeconfig(), "Lease", "e").unwrap();
@@ -245,7 +245,7 @@ fn acceptance_06_a_child_that_does_not_listen_is_killed_before_another_starts() 
 /// it has lost leadership and does not touch the lease of the new holder. It then campaigns again or exits, depending
 /// on `--on-lost`.
 #[test]
-fn acceptance_06_the_child_of_a_wrapper_that_stands_still_is_killed_before_another_starts() {
+fn acceptance_06_the_child_of_a_stopped_wrapper_is_killed_before_another_starts() {
     undisturbed(|home| {
         let server = Server::embedded().unwrap();
         let recorder = Recorder::start(&server.kubeconfig(), "Lease", "e").unwrap();

@@ -127,7 +127,7 @@ fn acceptance_07_tokens_grow_over_processes_that_remove_the_lock() {
 
 /// A killed candidate that returns under its name finds a lease that still names it, or no lease.
 #[test]
-fn acceptance_07_tokens_grow_over_processes_that_are_killed_and_come_back() {
+fn acceptance_07_tokens_grow_over_processes_that_are_killed_and_restarted() {
     let home = Home::new();
     let server = Embedded::start().unwrap();
     let admin = Wire::connect(&server.kubeconfig()).unwrap();

@@ -49,7 +49,7 @@ fn which(places: &[(&str, &Place)], command: &mut Command) -> String {
 const RUN: [&str; 4] = ["run", "--election=e", "--", "true"];
 
 #[test]
-fn connecting_a_flag_a_variable_and_the_home_in_this_order() {
+fn connecting_prefers_flag_over_variable_over_home() {
     let home = Home::new();
     let [flag, variable, file] = [Place::new(), Place::new(), Place::new()];
     let places = [("flag", &flag), ("variable", &variable), ("home", &file)];

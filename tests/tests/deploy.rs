@@ -205,7 +205,7 @@ fn deploy_native_sidecar_has_the_role_that_its_command_line_needs() {
 
 /// The files for the image exist, and the image contains only the binary.
 #[test]
-fn deploy_image_has_the_binary_alone_and_no_root() {
+fn deploy_image_contains_only_the_binary_and_does_not_run_as_root() {
     let file = std::fs::read_to_string(folder().join("Dockerfile")).unwrap();
     let (build, images) = file.split_once("FROM scratch AS provisioner\n").unwrap();
     let (provisioner, image) = images.split_once("FROM scratch AS tenure\n").unwrap();

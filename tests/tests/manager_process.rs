@@ -288,7 +288,7 @@ fn manager_controllers_that_block_the_whole_runtime_are_named_and_the_process_ab
 }
 
 #[test]
-fn wrangler_follower_exits_0_too_and_takes_nothing_with_it() {
+fn wrangler_follower_exits_0_too_and_the_leader_continues() {
     let server = Embedded::start().unwrap();
     let leader = managed(&server, "wrangler", &[]);
     says(&leader, "work starts");

@@ -55,7 +55,7 @@ pub(crate) async fn kubeconfig(api: &Api, admin: &Path, account: &str, folder: &
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_roles_in_deploy_are_enough_and_not_more() {
+async fn provisioner_roles_in_deploy_are_sufficient_and_minimal() {
     let rig = Rig::start().await.unwrap();
     define_kinds(&rig.api).await.unwrap();
     let objects = [file("rbac.yaml"), file("deployment.yaml")].concat();

@@ -359,7 +359,7 @@ async fn capacity_is_updated_after_changes_of_volumes_and_nodes() {
 
 /// csi-provisioner's client for the lock is limited to the same rate as the one for capacity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_pace_for_capacity_is_for_capacity_only() {
+async fn capacity_rate_limit_does_not_apply_to_other_requests() {
     const ZONES: [&str; 4] = ["a", "b", "c", "d"];
     let rig = Rig::start().await.unwrap();
     let _driver = rig.driver("s", config(("", ""), 10)).unwrap();

@@ -128,7 +128,7 @@ async fn existing_volume_is_not_created_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_made_waits_for_another_class() {
+async fn infeasible_claim_waits_for_another_class() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     class(&rig, "wrong").await;
@@ -202,7 +202,7 @@ async fn claim_from_a_stale_cache_gets_no_second_volume() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn called_by_its_old_name_with_secrets_it_keeps_to_itself() {
+async fn called_by_its_old_name_it_logs_no_secrets() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     let secret = json!({ "metadata": { "name": "s" }, "stringData": { "key": "open-sesame" } });

@@ -26,7 +26,7 @@ async fn says(provisioner: &Provisioner, text: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_driver_that_comes_late_and_is_not_ready_is_waited_for() {
+async fn late_and_unready_driver_is_waited_for() {
     let rig = Rig::start().await.unwrap();
     let provisioner = rig.provisioner("s", &["--timeout=500ms"]).unwrap();
     // Nothing listens on the socket yet.
@@ -80,7 +80,7 @@ async fn a_driver_that_cannot_be_used_ends_the_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_driver_that_goes_ends_leaders_and_followers() {
+async fn lost_driver_ends_leaders_and_followers() {
     let rig = Rig::start().await.unwrap();
     let elected = ["--leader-election", "--leader-election-namespace=default"];
     let start = |socket: &str, flags: &[&str]| {

@@ -120,7 +120,7 @@ async fn stage(controller: &[ControllerCapability]) -> (Rig, MockDriver) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn volumes_to_delete() {
+async fn released_volumes_are_deleted_or_kept_with_the_expected_event() {
     let (rig, driver) = stage(&[ControllerCapability::PublishUnpublishVolume]).await;
     let me = || json!({ "user": "me" });
     let none = || Value::Null;

@@ -270,7 +270,7 @@ async fn objects_that_cannot_be_posted_for_a_while_are_posted_in_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_could_not_be_posted_is_posted_before_the_end() {
+async fn unposted_volumes_are_posted_before_the_exit() {
     let (rig, faults, driver) = faulty().await;
     let refused = faults.add(Fault::answer(503).path(VOLUMES).verb("create"));
     let mut provisioner = rig.provisioner("s", &[]).unwrap();

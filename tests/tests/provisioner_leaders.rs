@@ -20,7 +20,7 @@ fn callers(driver: &MockDriver) -> BTreeSet<Option<i32>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_three_acts_and_a_terminated_leader_hands_over() {
+async fn one_of_three_replicas_acts_and_a_terminated_leader_hands_over() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     class(&rig.api, "fast", None).await;
@@ -103,7 +103,7 @@ async fn successor_of_a_killed_leader_waits_for_its_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_is_cut_off_stops_before_another_begins() {
+async fn partitioned_leader_stops_before_another_begins() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     class(&rig.api, "fast", None).await;

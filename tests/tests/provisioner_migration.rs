@@ -319,7 +319,7 @@ async fn every_replaced_plugin_has_its_volumes_created_and_deleted_by_the_driver
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn volumes_of_before_the_migration_are_deleted_by_the_driver() {
+async fn volumes_from_before_the_migration_are_deleted_by_the_driver() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("ebs", config("ebs.csi.aws.com")).unwrap();
     let ebs = |id: &str| json!({ "awsElasticBlockStore": { "volumeID": id } });
@@ -387,7 +387,7 @@ async fn volumes_of_before_the_migration_are_deleted_by_the_driver() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_translated_is_reported_and_leaves_no_storage() {
+async fn untranslatable_objects_are_reported_and_leave_no_storage() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("ebs", config("ebs.csi.aws.com")).unwrap();
     // A zone from which the region cannot be derived.
@@ -429,7 +429,7 @@ async fn what_cannot_be_translated_is_reported_and_leaves_no_storage() {
 
 /// With the built-in controllers in place of the volume binder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tenure_server_hands_in_tree_classes_and_volumes_to_the_driver() {
+async fn tenure_server_passes_in_tree_classes_and_volumes_to_the_driver() {
     let served = Served::start(&[]).await.unwrap();
     let driver = served.driver(config("ebs.csi.aws.com")).unwrap();
     let provisioner = served.provisioner(&["--immediate-topology=false"]).unwrap();

@@ -155,7 +155,7 @@ async fn every_node_has_its_own_provisioner() {
 /// A provisioner takes a claim if its node has capacity. The request for the capacity changes nothing and has a
 /// timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn asking_for_room_leaves_no_trace() {
+async fn capacity_check_changes_nothing() {
     let rig = Rig::start().await.unwrap();
     let mut able = config(("node-1", "a"), 2);
     able.controller.push(ControllerCapability::CloneVolume);

@@ -191,7 +191,7 @@ async fn provisioner_upgrade_from_endpoints_warns_or_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn provisioner_takes_flags_of_that_time_and_says_each_once() {
+async fn provisioner_accepts_old_flags_and_warns_once_for_each() {
     let rig = Rig::start().await.unwrap();
     let _driver = rig.driver("s", MockConfig::default()).unwrap();
     let flags = [

@@ -114,7 +114,7 @@ async fn far(api: &Api) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claims_that_were_deleted_are_let_go_of_when_nobody_copies_them() {
+async fn deleted_claims_lose_the_finalizer_when_no_clone_copies_them() {
     let (rig, driver) = equip(&COPIES).await;
     let api = &rig.api;
     far(api).await;
@@ -448,7 +448,7 @@ async fn failed_sweep_is_retried() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_right_to_list_snapshots_nothing_is_swept() {
+async fn sweep_is_skipped_without_permission_to_list_snapshots() {
     let (rig, faults) = refusing().await;
     let _driver = rig.driver("s", restores()).unwrap();
     let list = "/apis/snapshot.storage.k8s.io/v1/volumesnapshots";

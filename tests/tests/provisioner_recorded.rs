@@ -34,7 +34,7 @@ fn cases() -> Vec<(String, Case)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_recorded_case_gives_the_same() {
+async fn every_recorded_case_gives_the_recorded_result() {
     let cases = cases();
     assert_eq!(cases.len(), 42);
     // Cases with the same driver and the same flags share a provisioner.

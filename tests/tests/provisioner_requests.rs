@@ -354,7 +354,7 @@ fn nonsense() -> Vec<Trial> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_volumes_and_events() {
+async fn classes_and_claims_give_the_expected_requests_volumes_and_events() {
     let rig = Rig::start().await.unwrap();
     let config = MockConfig {
         controller: vec![

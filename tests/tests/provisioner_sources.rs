@@ -459,7 +459,7 @@ fn clones() -> Vec<Trial> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sources_are_checked_protected_and_let_go_of() {
+async fn sources_are_checked_protected_and_unprotected() {
     // The snapshot of a case exists before its claim, so no sweep may run in between.
     let (rig, driver, provisioner) = stage(&["--snapshot-orphan-sweep-interval=0s"]).await;
     let trials: Vec<_> = snapshots().into_iter().chain(clones()).collect();
@@ -531,7 +531,7 @@ fn elsewhere(name: &'static str, kind: &str, grant: Option<Value>) -> Trial {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sources_in_other_namespaces_take_a_grant() {
+async fn sources_in_other_namespaces_need_a_grant() {
     let (rig, driver, provisioner) =
         stage(&["--feature-gates=CrossNamespaceVolumeDataSource=true"]).await;
     let from = |namespace: &str| json!([{ "group": "", "kind": "PersistentVolumeClaim", "namespace": namespace }]);

@@ -187,11 +187,11 @@ async fn table(topology: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_code_without_topology() {
+async fn every_code_without_topology_has_the_expected_effect() {
     table(false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_code_with_topology() {
+async fn every_code_with_topology_has_the_expected_effect() {
     table(true).await;
 }

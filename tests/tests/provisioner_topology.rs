@@ -82,7 +82,7 @@ async fn check(flags: &[&str], trials: &[Trial]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requirements_and_affinities() {
+async fn topology_requirements_and_node_affinities_are_as_expected() {
     let none = json!({ "accessibility_requirements": null });
     let answers = |name, topology: Value| trial(name).script(json!({ "topology": topology }));
     let node = "volume.kubernetes.io/selected-node";

@@ -142,7 +142,7 @@ async fn proxies_lead_the_provisioner_to_the_cluster() {
 
 /// 0.0.0.0 reaches loopback but is not a loopback address.
 #[test]
-fn proxies_are_not_used_for_what_no_proxy_names() {
+fn proxies_are_not_used_for_servers_in_no_proxy() {
     let (server, home) = (Embedded::start().unwrap(), Home::new());
     let proxy = ForwardProxy::start().unwrap();
     let copy = |name: &str, more| {
@@ -180,7 +180,7 @@ fn proxies_are_not_used_for_what_no_proxy_names() {
 }
 
 #[test]
-fn proxies_that_do_not_answer_are_named() {
+fn proxies_that_do_not_respond_are_named() {
     let behind = Behind::new();
     let mut command = behind.command(&["status"]);
     command.env("HTTPS_PROXY", "http://user:secret@127.0.0.1:9");

@@ -28,7 +28,7 @@ fn mask_times(spec: &mut Value) {
 }
 
 #[test]
-fn a_term_from_first_write_to_release() {
+fn client_go_term_has_the_expected_records() {
     let Some(cluster) = cluster(Peer::Elector) else {
         return;
     };
@@ -109,7 +109,7 @@ fn hand_overs_by_sigterm_and_kill() {
 /// - During a round: it gives up, but releases the lease, which the other one holds by then, and acquires it
 ///   immediately. Then the other one continues to work.
 #[test]
-fn a_stopped_leader_and_its_successor_both_work() {
+fn client_go_stopped_leader_and_its_successor_both_work() {
     let Some(cluster) = cluster(Peer::Elector) else {
         return;
     };
@@ -146,7 +146,7 @@ fn a_stopped_leader_and_its_successor_both_work() {
 }
 
 #[test]
-fn old_lock_kinds_and_their_records() {
+fn client_go_records_of_old_lock_kinds_are_as_expected() {
     let Some(cluster) = cluster(Peer::OldElector) else {
         return;
     };

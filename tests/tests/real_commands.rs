@@ -187,7 +187,7 @@ fn role(rules: &[(&str, &str, &[&str])]) -> Value {
 
 /// Every lock kind and every way of routing, from the first write to the release.
 #[test]
-fn real_commands_elect_needs_what_it_prints() {
+fn real_commands_elect_needs_exactly_its_printed_role() {
     let Some(place) = Place::new("commands-elect") else {
         return;
     };
@@ -242,7 +242,7 @@ fn real_commands_elect_needs_what_it_prints() {
 }
 
 #[test]
-fn real_commands_leaders_for_life_need_what_is_printed() {
+fn real_commands_leaders_for_life_need_exactly_the_printed_role() {
     let Some(place) = Place::new("commands-life") else {
         return;
     };
@@ -258,7 +258,7 @@ fn real_commands_leaders_for_life_need_what_is_printed() {
 }
 
 #[test]
-fn real_commands_run_needs_what_it_prints() {
+fn real_commands_run_needs_exactly_its_printed_role() {
     let Some(place) = Place::new("commands-run") else {
         return;
     };

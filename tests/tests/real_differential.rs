@@ -11,7 +11,7 @@ use tenure_tests::wire::Wire;
 const SEQUENCES: usize = 20;
 
 #[test]
-fn random_requests_have_the_same_answers() {
+fn random_requests_get_the_same_responses() {
     let Some(cluster) = Skip::unless(shared()) else {
         return;
     };
@@ -37,7 +37,7 @@ fn random_requests_have_the_same_answers() {
 }
 
 #[test]
-fn definitions_and_their_objects_have_the_same_answers() {
+fn definitions_and_their_objects_get_the_same_responses() {
     let Some(cluster) = Skip::unless(shared()) else {
         return;
     };

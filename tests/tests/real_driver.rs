@@ -30,7 +30,7 @@ fn config() -> MockConfig {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn csi_sanity_finds_nothing_wrong_with_the_scripted_driver() {
+async fn csi_sanity_passes_with_the_scripted_driver() {
     if Skip::unless(available(&[Peer::CsiSanity])).is_none() {
         return;
     }

@@ -141,7 +141,7 @@ fn real_etcd_makes_one_cluster_of_several_servers() {
 }
 
 #[test]
-fn real_etcd_that_was_away_finds_its_server_when_it_comes_back() {
+fn real_etcd_outage_ends_the_term_and_the_server_leads_again() {
     if Skip::unless(available(&[Peer::Etcd])).is_none() {
         return;
     }

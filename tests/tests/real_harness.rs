@@ -46,7 +46,7 @@ fn rbac_is_enabled() {
 }
 
 #[test]
-fn a_dropped_cluster_leaves_nothing_behind() {
+fn dropped_cluster_leaves_no_process_and_no_file() {
     if Skip::unless(own_cluster()).is_none() {
         return;
     }
@@ -128,9 +128,9 @@ fn an_existing_cluster_is_used_and_left_running() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", "--nocapture", "--test-threads=1"])
-        .args(["real_client_go::a_term_from_first_write_to_release"])
+        .args(["real_client_go::client_go_term_has_the_expected_records"])
         .args(["real_harness::rbac_is_enabled"])
-        .args(["real_harness::a_dropped_cluster_leaves_nothing_behind"])
+        .args(["real_harness::dropped_cluster_leaves_no_process_and_no_file"])
         .env("TENURE_KUBECONFIG", &state.kubeconfig)
         // Requirements for a cluster that the harness starts do not apply to an existing one.
         .env("TENURE_REAL", "require");

@@ -42,7 +42,7 @@ async fn bound(api: &Api, name: &str, source: Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn from_claim_to_nothing_under_the_roles_of_deploy() {
+async fn real_provisioner_creates_and_deletes_a_volume_under_the_roles_of_deploy() {
     let peers = own_cluster().and_then(|()| available(&[Peer::KubeControllerManager]));
     let programs = peers.and(tools::tenure());
     let Some(tenure) = Skip::unless(programs) else {

@@ -110,7 +110,7 @@ impl Place {
 }
 
 #[test]
-fn real_server_replicas_elect_one_leader_that_looks_after_namespaces_and_owners() {
+fn real_server_replicas_elect_one_leader_for_namespaces_and_garbage_collection() {
     let programs = own_cluster().and(tools::tenure());
     if Skip::unless(programs).is_none() {
         return;

@@ -36,7 +36,7 @@ fn controller_manager(served: &Served) -> Process {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_binder_of_kubernetes_and_ours_come_to_the_same() {
+async fn real_binder_and_built_in_binder_give_the_same_result() {
     if Skip::unless(available(&[Peer::KubeControllerManager])).is_none() {
         return;
     }

@@ -282,7 +282,7 @@ fn run_command_election_is_used_with_slots_or_without_not_both() {
 }
 
 #[test]
-fn run_command_gives_up_waiting() {
+fn run_command_stops_waiting_at_its_time_limit() {
     let home = Home::new();
     let mut holder = start(&home, &["--id=holder"], FAMILY);
     pid(&home, "child");
@@ -528,7 +528,7 @@ fn run_command_once_runs_a_successful_command_one_time() {
 }
 
 #[test]
-fn run_command_removes_its_lock_if_asked() {
+fn run_command_removes_its_lock_with_the_flag() {
     let home = Home::new();
     for lock in ["leases", "configmapsleases"] {
         let lock = format!("--lock={lock}");
@@ -659,7 +659,7 @@ fn in_shell(home: &Home, line: &str) -> Output {
 
 /// An invalid variable is reported with its value and the reason.
 #[test]
-fn run_command_says_which_variable_is_wrong() {
+fn run_command_names_the_invalid_variable() {
     let home = Home::new();
     let durations = ["LEASE_DURATION", "RENEW_DEADLINE", "RETRY_PERIOD", "TTL"];
     for variable in durations.map(|name| format!("TENURE_{name}")) {

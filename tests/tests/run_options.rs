@@ -85,7 +85,7 @@ fn variables(output: &Output) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn run_options_of_the_command_line_and_environment() {
+fn run_options_set_command_line_and_environment() {
     let home = Home::new();
     let env = variables(&run(&home, &["--id=me"], &["env"]));
     let get = |name: &str| {
@@ -141,7 +141,7 @@ fn run_options_of_the_command_line_and_environment() {
 }
 
 #[test]
-fn run_options_for_the_end_of_the_command() {
+fn run_options_control_the_end_of_the_command() {
     let home = Home::new();
     let script = ["sh", "-c", "echo x >> count; exit 3"];
     let restarted = run(&home, &["--on-exit=restart", "--max-restarts=1"], &script);
@@ -175,7 +175,7 @@ fn noting(signal: &str, more: &str) -> String {
 }
 
 #[test]
-fn run_options_for_signals() {
+fn run_options_control_signals() {
     let home = Home::new();
     // A forwarded SIGHUP makes the command reload its configuration and does not end it.
     let script = noting("HUP", "trap 'exit 7' TERM");
@@ -232,7 +232,7 @@ fn events(home: &Home) -> Vec<String> {
 }
 
 #[test]
-fn run_options_for_the_length_and_the_end_of_a_term() {
+fn run_options_control_the_length_and_the_end_of_a_term() {
     let home = Home::new();
     // The maximum hold time has passed, so the command exits with success.
     let turn = run(&home, &["--max-hold=500ms"], &["sleep", "1000"]);

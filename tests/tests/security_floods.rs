@@ -135,7 +135,7 @@ async fn security_lists_that_are_not_read_take_only_a_share() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn security_connections_of_one_address_leave_places_for_others() {
+async fn security_connections_of_one_address_do_not_exclude_others() {
     let users = ["mallory", "alice"].map(str::to_owned);
     raise_file_limit();
     let server = AttackedServer::start(&users, &["--store=memory", "--max-connections=400"]);

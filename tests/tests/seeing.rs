@@ -71,7 +71,7 @@ impl Place {
 }
 
 #[test]
-fn status_shows_who_holds_what() {
+fn status_shows_the_holder_of_each_election() {
     let place = Place::new();
     let web = place.election("web");
     let _a = place.leader(&web, "a");

@@ -218,7 +218,7 @@ fn numberless(text: &str, before: &str) -> String {
 const DURATIONS: &str = "(lease 15s, renew deadline 10s, retry period 2s)";
 
 #[test]
-fn sentences_of_the_first_hour_are_exact() {
+fn sentences_for_new_users_are_exact() {
     let mut table = Table::new();
     starting(&mut table);
     without_a_server(&mut table);

@@ -90,7 +90,7 @@ fn plain_get(instance: &serde_json::Value, path: &str, token: &str) -> u16 {
 }
 
 #[test]
-fn server_command_restores_what_it_saved_and_never_reuses_a_revision() {
+fn server_command_restores_its_backup_and_never_reuses_a_revision() {
     let home = Home::new();
     token(&home);
     let saved = home.tenure(&["server", "backup", "live.backup"]);
@@ -204,7 +204,7 @@ fn server_command_drains_watches_and_ends_cleanly_when_asked() {
 
 /// The recorded file grants the permission that the request lacked.
 #[test]
-fn server_command_records_the_least_role_of_what_it_saw() {
+fn server_command_records_the_least_role_of_observed_requests() {
     let home = Home::new();
     write_secret(home.path("tokens"), "secret,alice,1\n");
     let options = [

@@ -42,7 +42,7 @@ impl Log {
 }
 
 #[test]
-fn kill_minus_nine_under_load_loses_nothing_and_repeats_nothing() {
+fn kill_minus_nine_under_load_loses_no_write_and_repeats_no_revision() {
     if Skip::unless(tools::tenure()).is_none() {
         return;
     }

@@ -113,7 +113,7 @@ fn inventories(wire: &Wire) -> Vec<Value> {
 }
 
 #[test]
-fn manifests_follow_their_files_also_while_the_server_is_down() {
+fn manifests_follow_changes_of_files_made_while_the_server_is_down() {
     let thing = "apiVersion: x.io/v1\nkind: Thing\nmetadata: {name: a}\nsize: 1\n";
     let folder = Folder::new(&[
         ("10-things.yaml", &format!("{DEFINITION}---\n{thing}")),

@@ -141,7 +141,7 @@ fn server_without_leader_election_acts_and_takes_no_lease() {
 }
 
 #[test]
-fn server_takes_the_durations_of_its_election() {
+fn server_uses_the_configured_election_durations() {
     let server = Embedded::start().unwrap();
     let start = |flags: &[&str]| {
         let mut command = Command::new(tools::tenure().unwrap());

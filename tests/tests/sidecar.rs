@@ -136,7 +136,7 @@ fn sidecar_answers_as_the_old_one_did() {
 }
 
 #[test]
-fn sidecar_followers_hear_of_every_new_leader() {
+fn sidecar_followers_report_every_new_leader() {
     let home = Home::new();
     let timing = [
         "--election=e",

@@ -280,7 +280,7 @@ fn each_is_needed(place: &Place, case: &Case, role: &Value) {
 }
 
 #[test]
-fn sidecar_access_is_exactly_what_print_rbac_says() {
+fn sidecar_access_equals_the_printed_role() {
     let mut place = Place::new();
     let mut printed = Vec::new();
     for case in &CASES {

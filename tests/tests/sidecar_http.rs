@@ -113,7 +113,7 @@ fn stream(port: u16, path: &str, last: Option<&str>) -> impl Iterator<Item = Str
 }
 
 #[test]
-fn sidecar_http_answers_as_the_table_says() {
+fn sidecar_http_responses_equal_the_table() {
     let home = Home::new();
     let (at, other) = (free_port(), free_port());
     let leader = start(&home, "me", at, &[]);

@@ -59,7 +59,7 @@ fn sidecar_prints_leaders_and_nothing_after_a_release() {
 }
 
 #[test]
-fn sidecar_takes_glogs_flags_with_a_warning() {
+fn sidecar_accepts_glog_flags_with_a_warning() {
     let server = Embedded::start().unwrap();
     let flags = [
         "-logtostderr=true",
@@ -143,7 +143,7 @@ fn sidecar_names_a_missing_permission_once() {
 
 /// Roles of that release allow neither list nor watch.
 #[test]
-fn sidecar_without_list_and_watch_polls_and_says_so_once() {
+fn sidecar_without_list_and_watch_polls_and_logs_it_once() {
     let (_server, folder) = limited(&["get", "create", "update"]);
     let kubeconfig = folder.path().join("kubeconfig");
     let flags = ["-v", "--preflight=off"];

@@ -56,7 +56,7 @@ fn step_down(mut stream: impl Read + Write, token: Option<&str>) -> u16 {
 }
 
 #[test]
-fn sidecar_options_step_down_by_http_and_by_socket_is_seen_by_everybody() {
+fn sidecar_options_step_down_by_http_and_socket_is_observed_by_all() {
     let home = Home::new();
     write_secret(home.path("token"), "s3cret\n");
     let (port, other) = (free_port(), free_port());
@@ -122,7 +122,7 @@ fn sidecar_options_step_down_by_http_and_by_socket_is_seen_by_everybody() {
 }
 
 #[test]
-fn sidecar_options_for_health_labels_and_release() {
+fn sidecar_options_control_health_labels_and_release() {
     let home = Home::new();
     // Another program in the pod that reports its health.
     let program = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -176,7 +176,7 @@ fn sidecar_options_for_health_labels_and_release() {
 }
 
 #[test]
-fn sidecar_options_a_leader_without_an_api_server_says_so() {
+fn sidecar_options_a_leader_without_an_api_server_reports_it() {
     let home = Home::new();
     let port = free_port();
     let leader = start(&home, "me", &[&format!("--http=127.0.0.1:{port}")]);
@@ -199,7 +199,7 @@ fn sidecar_options_a_leader_without_an_api_server_says_so() {
 }
 
 #[test]
-fn sidecar_options_of_other_programs_are_hinted_at() {
+fn sidecar_options_of_other_sidecars_are_rejected_with_a_hint() {
     let home = Home::new();
     for (line, code, hint) in [
         (

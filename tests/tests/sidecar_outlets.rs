@@ -354,7 +354,7 @@ fn sidecar_outlets_write_the_log_to_a_file_if_asked() {
 
 /// `--compat=strict` has the namespace and the ttl of the old sidecar, regardless of its pod.
 #[test]
-fn sidecar_outlets_strictly_like_the_old_one() {
+fn sidecar_outlets_in_strict_mode_behave_like_the_old_sidecar() {
     let home = Home::new();
     let server = Embedded::start().unwrap();
     let admin = Wire::connect(&server.kubeconfig()).unwrap();

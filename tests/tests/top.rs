@@ -207,7 +207,7 @@ fn top_needs_a_terminal() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("tenure status -w"));
 }
 
-/// Output to a pipe has no colours; see `status_shows_who_holds_what`.
+/// Output to a pipe has no colours; see `status_shows_the_holder_of_each_election`.
 #[test]
 fn top_and_status_have_colours_on_a_terminal() {
     if Skip::unless(tools::tmux()).is_none() {

@@ -80,7 +80,7 @@ fn waits_for(process: &Process, whom: &str) {
 }
 
 #[test]
-fn unanswered_elect_answers_others_and_ends_within_its_startup_timeout() {
+fn unanswered_elect_serves_http_and_ends_within_its_startup_timeout() {
     let hole = Hole::new();
     let start = |port: u16, more: &str| {
         let http = format!("--http=127.0.0.1:{port}");

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_and_comments_are_no_arrows_and_old_exceptions_are_reported() {
+    fn tests_and_comments_are_not_arrows_and_old_exceptions_are_reported() {
         let files = [
             (
                 "a/mod.rs",

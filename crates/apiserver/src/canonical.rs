@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_unknown_and_empty_fields_vanish_but_pointers_keep_zeros() {
+    fn null_unknown_and_empty_fields_are_removed_and_pointers_keep_zeros() {
         check(
             LEASE,
             json!({
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_numbers_and_empty_pointers() {
+    fn quantities_numbers_and_empty_pointers_are_canonical() {
         check(
             "core/v1.Volume",
             json!({"name": "v", "emptyDir": {}}),
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_types_as_recorded() {
+    fn wrong_types_give_the_recorded_errors() {
         assert_eq!(
             error(LEASE, json!({"spec": {"leaseDurationSeconds": "15"}})),
             "json: cannot unmarshal string into Go struct field LeaseSpec.spec.leaseDurationSeconds of type int32"

@@ -186,7 +186,7 @@ mod tests {
     const RECORDED_SUBDOMAIN: &str = r"a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 
     #[test]
-    fn names_as_recorded() {
+    fn names_give_the_recorded_errors() {
         assert_eq!(dns1123_subdomain("Upper"), [RECORDED_SUBDOMAIN]);
         assert_eq!(
             dns1123_subdomain(&"x".repeat(254)),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn good_values() {
+    fn valid_values_are_accepted() {
         for name in ["a", "a.b", "a-b.c-1", "0"] {
             assert!(dns1123_subdomain(name).is_empty(), "{name}");
         }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values() {
+    fn invalid_values_are_rejected() {
         for name in ["", ".", "a..b", "-a", "a-", "a.", "ä", "a b"] {
             assert_eq!(dns1123_subdomain(name).len(), 1, "{name:?}");
         }

@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_names_and_bad_files_are_errors() {
+    fn invalid_names_and_files_are_errors() {
         assert!(matches!(
             Pki::ephemeral(&["a b".into()]),
             Err(PkiError::Name(_))

@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn several_causes_are_bracketed_and_repeats_are_said_once() {
+    fn several_causes_are_bracketed_without_repetitions() {
         let causes = vec![
             Cause::required("spec.a", ""),
             Cause::required("spec.b", "why"),

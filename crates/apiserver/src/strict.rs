@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_as_recorded() {
+    fn unknown_fields_give_the_recorded_errors() {
         let body = r#"{"metadata":{"name":"l"},"spec":{"holderIdentity":"a","bogus":1}}"#;
         let decoded = decode(lease(), body.as_bytes()).unwrap();
         assert_eq!(
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_case_sensitive_and_managed_fields_free() {
+    fn field_names_are_case_sensitive_and_managed_fields_are_unchecked() {
         assert_eq!(
             problems(
                 lease(),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn untyped_bodies_only_know_duplicates() {
+    fn untyped_bodies_are_checked_for_duplicates_only() {
         assert_eq!(
             problems(
                 None,
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_and_hostile_texts_are_refused() {
+    fn invalid_and_oversized_texts_are_rejected() {
         for body in ["", "{", "{not json", "[1,]", "{} x", "{\"a\":01}", "\u{0}"] {
             assert!(decode(None, body.as_bytes()).is_err(), "{body}");
         }

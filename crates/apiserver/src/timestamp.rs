@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn micro_times_as_recorded() {
+    fn micro_times_give_the_recorded_results() {
         assert_eq!(
             normalise_micros("2026-01-02T03:04:05Z").unwrap_err(),
             r#"parsing time "2026-01-02T03:04:05Z" as "2006-01-02T15:04:05.000000Z07:00": cannot parse "Z" as ".000000""#
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_utc() {
+    fn times_are_formatted_in_utc() {
         let micro = |text| normalise_micros(text).unwrap().unwrap();
         assert_eq!(
             micro("2026-01-02T03:04:05.000006Z"),

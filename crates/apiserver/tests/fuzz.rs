@@ -230,7 +230,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let mut body = b"k8s\0".to_vec();
         body.extend(&bytes);
         fuzzing::protobuf(&body);
@@ -245,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn lists_of_rules(
+    fn covered_rules_allow_no_further_request(
         had in prop::collection::vec(rule(), 0..4),
         wanted in prop::collection::vec(rule(), 0..3),
     ) {
@@ -254,7 +254,7 @@ proptest! {
     }
 
     #[test]
-    fn mutated_seeds(pick in any::<usize>(), mutations in prop::collection::vec(mutation(SEED_PIECES), 0..5)) {
+    fn mutated_seeds_never_panic(pick in any::<usize>(), mutations in prop::collection::vec(mutation(SEED_PIECES), 0..5)) {
         let seeds = seeds();
         let (name, seed) = &seeds[pick % seeds.len()];
         let bytes = mutate(seed.clone(), mutations);
@@ -268,19 +268,19 @@ proptest! {
     }
 
     #[test]
-    fn mutated_protobuf(pick in any::<usize>(), mutations in prop::collection::vec(mutation(&["\n", "\0"]), 1..6)) {
+    fn mutated_protobuf_never_panics(pick in any::<usize>(), mutations in prop::collection::vec(mutation(&["\n", "\0"]), 1..6)) {
         let fixtures = fixtures();
         fuzzing::protobuf(&mutate(fixtures[pick % fixtures.len()].1.clone(), mutations));
     }
 
     #[test]
-    fn mutated_json(pick in any::<usize>(), mutations in prop::collection::vec(mutation(JSON_PIECES), 1..6)) {
+    fn mutated_json_never_panics(pick in any::<usize>(), mutations in prop::collection::vec(mutation(JSON_PIECES), 1..6)) {
         let fixtures = fixtures();
         fuzzing::json(&mutate(fixtures[pick % fixtures.len()].0.clone(), mutations));
     }
 
     #[test]
-    fn mutated_patches(operations in any::<bool>(), mutations in prop::collection::vec(mutation(PATCH_PIECES), 0..5)) {
+    fn mutated_patches_never_panic(operations in any::<bool>(), mutations in prop::collection::vec(mutation(PATCH_PIECES), 0..5)) {
         let patch = if operations { OPERATIONS } else { STRATEGIC };
         let mut bytes = format!("{TARGET}\n").into_bytes();
         bytes.extend(mutate(patch.as_bytes().to_vec(), mutations));
@@ -288,7 +288,7 @@ proptest! {
     }
 
     #[test]
-    fn paths_of_segments(
+    fn random_paths_are_authorized_as_they_are_handled(
         method in prop::sample::select(&["GET", "PUT", "POST", "DELETE", "PATCH", "HEAD", "X"][..]),
         segments in prop::collection::vec(prop::sample::select(PATH_PIECES), 0..10),
         query in prop::sample::select(QUERIES),
@@ -297,7 +297,7 @@ proptest! {
     }
 
     #[test]
-    fn selectors_of_words(words in prop::collection::vec(prop::sample::select(SELECTOR_PIECES), 0..14)) {
+    fn random_selectors_round_trip(words in prop::collection::vec(prop::sample::select(SELECTOR_PIECES), 0..14)) {
         fuzzing::selector(words.concat().as_bytes());
     }
 }

@@ -57,7 +57,7 @@ fn message(case: &Value) -> &'static Message {
 }
 
 #[test]
-fn objects_in_both_encodings() {
+fn objects_in_both_encodings_equal_the_oracle() {
     each("objects", |case| {
         let kind = text(case, "kind");
         let bytes = base64::engine::general_purpose::STANDARD
@@ -135,7 +135,7 @@ fn compare(what: &str, ours: &Value, theirs: &Value) -> Result<(), String> {
 }
 
 #[test]
-fn strategic_merge_patches() {
+fn strategic_merge_patches_equal_the_oracle() {
     let pod = schema::message("", "v1", "Pod").unwrap();
     each("strategic", |case| {
         let place = format!("target {}\n  patch {}", case["target"], case["patch"]);
@@ -155,7 +155,7 @@ fn strategic_merge_patches() {
 }
 
 #[test]
-fn merge_and_json_patches() {
+fn merge_and_json_patches_equal_the_oracle() {
     each("patches", |case| {
         let patched = match text(case, "type") {
             "merge" => patch::merge(case["target"].clone(), case["patch"].clone()),
@@ -213,7 +213,7 @@ fn selectors() {
 }
 
 #[test]
-fn names_quantities_and_times() {
+fn names_quantities_and_times_equal_the_oracle() {
     each("texts", |case| {
         let given = text(case, "text");
         let check: names::Check = match text(case, "check") {
@@ -253,7 +253,7 @@ fn json_text(time: Result<Option<String>, String>) -> Result<String, String> {
 }
 
 #[test]
-fn bodies_with_mistakes() {
+fn errors_about_invalid_bodies_equal_the_oracle() {
     each("bodies", |case| {
         let (message, body) = (message(case), text(case, "body"));
         let decoded = strict::decode(Some(message), body.as_bytes()).map_err(|e| e.to_string())?;

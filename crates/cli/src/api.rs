@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_said_in_words() {
+    fn rejections_are_described_in_one_sentence() {
         let status = Status::failure("leases \"x\" not found", "NotFound").with_code(404);
         let refused = anyhow::Error::from(kube::Error::Api(Box::new(status)));
         let error = refused.context("cannot patch leases default/x");
@@ -155,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_may_agree_do_agree() {
+    fn clock_difference_is_zero_if_the_bounds_include_zero() {
         let clock = Clock::of(at(10_000), at(10_300), at(10_400));
         assert_eq!(clock.ahead(), SignedDuration::ZERO);
     }
 
     #[test]
-    fn a_difference_is_the_least_that_explains_the_dates() {
+    fn clock_difference_is_the_smallest_that_explains_the_dates() {
         let ahead = Clock::of(at(20_000), at(10_300), at(10_400));
         assert_eq!(ahead.ahead(), SignedDuration::from_millis(9_600));
         let behind = Clock::of(at(5_000), at(10_300), at(10_400));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn more_answers_tell_more() {
+    fn bounds_of_several_responses_are_narrower() {
         let first = Clock::of(at(20_000), at(10_300), at(10_400));
         let second = Clock::of(at(21_000), at(11_010), at(11_020));
         assert_eq!(

@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn records_of_leases_and_of_annotations() {
+    async fn records_of_leases_and_annotations_are_parsed() {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = Client::try_from(config).unwrap();
         let now: Timestamp = "2026-11-16T00:00:05Z".parse().unwrap();

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_that_is_behind_does_not_bring_the_past_back() {
+    async fn older_watch_event_does_not_replace_a_newer_observation() {
         let lock = tenure::MemoryLock::new("x");
         let mut record = Record {
             holder: "a".to_owned(),
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_gate_says_why() {
+    async fn closed_gate_returns_its_reason() {
         let gate = Gate::open();
         gate.close(Some("unhealthy".into()));
         assert_eq!(gate.pass().await.err().as_deref(), Some("unhealthy"));

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_take_no_room() {
+    fn colour_codes_do_not_count_as_width() {
         let rows = vec![vec!["\x1b[32mheld\x1b[0m".into(), "x".into()]];
         let text = align(&["STATE", "B"], rows);
         assert_eq!(text, "STATE   B\n\x1b[32mheld\x1b[0m    x\n");
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_nests() {
+    fn nested_values_are_formatted_as_yaml() {
         let text = yaml(&json!([{"a": {"b": [1, 2]}, "c": "x: y"}]), 0);
         assert_eq!(text, "- a:\n    b:\n    - 1\n    - 2\n  c: \"x: y\"\n");
     }

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_end_is_said_to_be_one() {
+    fn term_without_an_end_event_is_reported_as_silent() {
         let events = [
             event(T, "a became leader", None),
             event(T + 9, "b became leader", None),
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_word_explains_an_end_that_seemed_silent() {
+    fn late_event_adds_the_reason_of_a_silent_end() {
         let events = [
             event(T, "a became leader", None),
             event(T + 9, "b became leader", None),
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn other_events_are_left_out() {
+    fn unrelated_events_are_ignored() {
         assert_eq!(Word::read(&event(T, "pulled an image", None)), None);
         let mut other = event(T, "a became leader", None);
         other["reason"] = "Scheduled".into();
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_finer_than_timestamps_but_not_believed_blindly() {
+    fn event_name_gives_the_time_only_if_it_matches_the_timestamp() {
         let at = |event: &Value| instant(event).unwrap().as_microsecond();
         assert_eq!(at(&event(T, "a became leader", None)), T);
         let mut nanos = event(T, "a became leader", None);

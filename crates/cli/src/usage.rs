@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_of_flock_are_explained() {
+    fn short_flags_of_flock_are_explained() {
         let hint = |line: &str| {
             let args: Vec<OsString> = line.split(' ').map(Into::into).collect();
             let error = crate::parse(&args).unwrap_err();

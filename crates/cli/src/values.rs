@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_on_may_be_chosen_where_there_is_a_choice() {
+    fn only_hup_and_quit_can_be_forwarded() {
         assert_eq!(passed_on("none"), Ok(PassedOn(Vec::new())));
         let both = PassedOn(vec![Signal::HUP, Signal::QUIT]);
         assert_eq!(passed_on("sighup, quit"), Ok(both));

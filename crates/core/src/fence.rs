@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn texts_that_are_not_decimal_numbers_are_rejected() {
         for text in ["", "007", "-1", "1.5", "0x10", "１"] {
             assert!(text.parse::<FencingToken>().is_err(), "{text:?}");
         }
@@ -133,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_is_that_of_the_numbers(a: u64, b: u64) {
+        fn tokens_are_ordered_as_numbers(a: u64, b: u64) {
             prop_assert_eq!(FencingToken::from(a).cmp(&FencingToken::from(b)), a.cmp(&b));
         }
     }

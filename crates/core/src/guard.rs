@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_exactly_at_its_length() {
+    fn guard_expires_exactly_at_its_length() {
         let guard = Guard::new(at(1_000, 0), Duration::from_secs(10));
         assert!(guard.holds(at(10_999, 9_999)));
         assert!(!guard.holds(at(11_000, 10_000)));

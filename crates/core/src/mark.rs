@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_of_two_objects_changes_with_either_whatever_the_other_is() {
+    fn mark_of_two_objects_changes_with_either_mark() {
         let mark = |key| Mark {
             key,
             lease_duration_seconds: 15,
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_with_an_absurd_duration_is_capped() {
+    fn mark_with_an_excessive_duration_is_capped() {
         let mark = Mark::new("a", None, u32::MAX);
         assert_eq!(mark.lease_duration(), MAX_LEASE);
     }

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secondary_is_replaced_only_as_it_was_seen() {
+    fn secondary_is_replaced_only_in_the_observed_version() {
         let known = || pair(seen("a", "1"), Some(seen("a", "2")));
         let replace = Step::PairRequest(PairRequest::Replace(
             Side::Secondary,
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn two_holders_are_nobody_and_the_version_is_the_newer_one() {
+    fn two_holders_count_as_unknown_and_the_version_is_the_newer_one() {
         let together = pair(seen("a", "9"), Some(seen("b", "10"))).together(Rules::default());
         assert_eq!(together.record.holder, UNKNOWN_HOLDER);
         assert_eq!(together.version.revision.as_str(), "10");
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_an_own_write_is_no_news() {
+    fn half_of_an_own_write_is_ignored() {
         let known = || pair(seen("a", "1"), Some(seen("a", "2")));
         let under_way = Own::UnderWay(seen("me", "3").record);
         let shown = known().shown(&under_way, Side::Primary, Some(seen("me", "3")));
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_newer_half_hid_has_to_be_read() {
+    fn event_hidden_by_a_newer_half_causes_a_read() {
         // The primary at revision 7 was delivered first. An earlier change of the secondary arrives later.
         let known = pair(seen("a", "7"), Some(seen("a", "5")));
         let shown = known.shown(&Own::Nothing, Side::Secondary, Some(seen("b", "6")));
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_in_both_objects_is_unreadable() {
+    fn invalid_records_in_both_objects_are_unreadable() {
         let (mut first, mut second) = (seen("a", "1"), seen("a", "2"));
         (first.unreadable, second.unreadable) = (true, true);
         let together = pair(first, Some(second)).together(Rules::default());
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_never_half_of_an_own_write() {
+    fn invalid_record_is_never_half_of_an_own_write() {
         let under_way = Own::UnderWay(seen("me", "3").record);
         let mut garbage = seen("me", "3");
         garbage.unreadable = true;
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_it_unreadable_keeps_the_longer_duration() {
+    fn unreadable_half_keeps_the_longer_duration() {
         let (mut first, mut second) = (seen("a", "1"), seen("b", "2"));
         first.unreadable = true;
         second.record.lease_duration_seconds = 60;

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_durations_are_capped() {
+    fn excessive_durations_are_capped() {
         let record = Record {
             lease_duration_seconds: u32::MAX,
             ..Record::default()
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preferred_holder_does_not_make_it_another_write() {
+    fn preferred_holder_does_not_change_the_identity_of_a_write() {
         let mine = Record {
             holder: "a".into(),
             ..Record::default()

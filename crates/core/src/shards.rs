@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn change_waits_for_replicas_and_for_shards_that_are_held() {
+    fn change_waits_for_replicas_and_held_shards() {
         let mut joining = joining(true);
         let sixty_four = agreed(64, Some(64));
         let member_alone = [shard(64, false, 5), member(6)];
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn group_without_an_agreement_goes_on_with_its_number() {
+    fn group_without_an_agreement_continues_with_its_number() {
         let leases = [shard(128, true, 7), member(8)];
         let claimed = step(&mut joining(false), 1, None, &leases);
         assert_eq!(claimed, Decision::Claim(None));

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn record_that_changes_is_live_whatever_its_time_says() {
+    fn record_that_changes_is_live_regardless_of_its_time() {
         let mut whole = Whole::default();
         observe(&mut whole, at(5, 1000), Some(&lease("u", 0)));
         assert_eq!(

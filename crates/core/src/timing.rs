@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_margin_is_told_beside_other_problems_and_nothing_overflows() {
+    fn missing_margin_is_reported_with_other_problems_without_overflow() {
         let with_timeout = builder(15_000, 10_000, 5_000).request_timeout(Duration::from_secs(6));
         let error = with_timeout.build().unwrap_err();
         assert!(

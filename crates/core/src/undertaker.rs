@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn absence_of_a_pod_that_nobody_saw_never_counts_as_death() {
+    fn absence_of_a_pod_that_was_never_observed_is_not_death() {
         let mut vigil = vigil();
         for revision in [1, 5, 1_000] {
             assert_eq!(vigil.observe_pod(&at(revision), None), Verdict::NeverSeen);

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_read_as_in_go() {
+    fn codes_are_formatted_as_in_go() {
         let error = CallError::new(Code::Cancelled, "stop");
         assert_eq!(error.to_string(), "Canceled: stop");
         assert_eq!(error.code_name(), "Canceled");

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_not_shown() {
+    fn secrets_are_not_logged() {
         let secrets = BTreeMap::from([("user".to_owned(), "hunter2".to_owned())]);
         let create = CreateVolumeRequest {
             name: "pvc-1".to_owned(),

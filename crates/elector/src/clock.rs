@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_sleep_on_the_system_clock_returns_early_to_look_again() {
+    async fn long_sleep_on_the_system_clock_returns_early() {
         let far = SystemClock.now().local + Duration::from_secs(3600);
         let before = tokio::time::Instant::now();
         SystemClock.sleep_until(far).await;

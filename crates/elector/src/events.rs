@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_reads_like_client_gos() {
+    fn event_text_equals_that_of_client_go() {
         let about = ObjectRef {
             api_version: "coordination.k8s.io/v1".into(),
             kind: "Lease".into(),

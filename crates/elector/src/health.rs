@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn case_23_a_follower_is_healthy_whatever_the_leader_does() {
+    async fn case_23_a_follower_is_always_healthy() {
         assert_eq!(observed(false, HOUR).await.check(), Ok(()));
     }
 

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_late_sees_the_present_and_what_follows() {
+    fn late_subscriber_gets_the_current_and_later_statuses() {
         let board = Board::default();
         board.publish(follower("a"));
         let mut watcher = board.subscribe();

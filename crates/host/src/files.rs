@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_that_everybody_can_write_to_is_refused_unless_it_is_empty() {
+    fn world_writable_folder_is_rejected_unless_it_is_empty() {
         let temp = tempfile::tempdir().unwrap();
         let folder = temp.path().join("data");
         fs::create_dir(&folder).unwrap();

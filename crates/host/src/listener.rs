@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn idle_connections_do_not_keep_a_probe_away() {
+    async fn idle_connections_do_not_block_a_probe() {
         let (address, serving) = start().await;
         let mut idle = Vec::new();
         for _ in 0..MANY {

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn null_is_as_good_as_nothing() {
+    fn null_members_count_as_absent() {
         for spec in [json!(null), json!({ "drivers": null })] {
             let node: CSINode = serde_json::from_value(json!({ "spec": spec })).unwrap();
             assert!(node.spec.drivers.is_empty());

@@ -234,7 +234,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_survive(record in testing::record()) {
+        fn records_round_trip(record in testing::record()) {
             let stored = read(&object(&text(&record)));
             prop_assert_eq!(stored.unreadable, None);
             prop_assert_eq!(stored.record, record);

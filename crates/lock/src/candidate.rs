@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_strict() {
+    fn malformed_versions_are_rejected() {
         assert_eq!(semver("1.37.0-alpha.1+x"), Some([1, 37, 0]));
         assert!(semver("1.2.0") < semver("1.10.0"));
         for text in [

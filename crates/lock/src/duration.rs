@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn go_texts() {
+    fn durations_in_the_format_of_go_are_parsed() {
         for (text, millis) in [
             ("10m", 600_000),
             ("1h30m", 5_400_000),
@@ -91,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(millis in 0..1_000_000_000_u64) {
+        fn formatted_durations_are_parsed_back(millis in 0..1_000_000_000_u64) {
             let duration = Duration::from_millis(millis);
             let read = parse(&format(duration)).unwrap();
             prop_assert!(read.abs_diff(duration) < Duration::from_micros(1));

@@ -184,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_survive(record in testing::record()) {
+        fn records_round_trip(record in testing::record()) {
             prop_assert_eq!(round_trip(&record).record, record);
         }
 

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_version_seen_is_replaced() {
+    async fn only_the_observed_version_is_replaced() {
         let lock = MemoryLock::new("x");
         let first = lock
             .write(&WriteKind::Create, &record("a", 0), None)

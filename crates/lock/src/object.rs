@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_and_descriptions() {
+    fn paths_and_descriptions_have_the_documented_form() {
         let lease = ObjectName::new(Resource::LEASE, "kube-system", "x.y");
         assert_eq!(lease.to_string(), "lease kube-system/x.y");
         assert_eq!(

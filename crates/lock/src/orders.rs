@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn pause_and_resume() {
+    fn pause_and_resume_patches_set_and_remove_the_annotation() {
         assert!(read_one(PAUSED_ANNOTATION, "true").0.paused);
         assert_eq!(
             read_one(PAUSED_ANNOTATION, "false"),

@@ -467,7 +467,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_ways_say_the_same(
+        fn plain_and_general_code_give_the_same_result(
             stored in testing::record(), next in testing::record(), labels in strings(),
             transitions in any::<u32>(), annotations in strings(), own: bool, marked: bool, described: bool,
             placed in prop::option::of(testing::place()),

@@ -112,7 +112,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn times_survive(micros in -62_135_596_799_999_999..=253_402_300_799_999_999_i64) {
+        fn times_round_trip(micros in -62_135_596_799_999_999..=253_402_300_799_999_999_i64) {
             let time = WallTime::from_micros(micros);
             prop_assert_eq!(parse(&micro(Some(time))), Some(time));
             let cut = time.whole_seconds();

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_check_tells_its_reason() {
+    fn single_failed_check_shows_its_reason() {
         assert_eq!(checks().answer("/ping", ""), (200, "ok".into()));
         let text = "internal server error: disk full\n".to_owned();
         assert_eq!(checks().answer("/store", ""), (500, text));

@@ -168,7 +168,7 @@ controllerLeaders:
 ";
 
     #[test]
-    fn cases_62_to_67_where_a_controller_runs() {
+    fn cases_62_to_67_controller_runs_under_the_expected_lock() {
         let migration = LeaderMigration::parse(FILE).unwrap();
         let place = |name, component| migration.place(name, component);
         assert_eq!(
@@ -188,7 +188,7 @@ controllerLeaders:
     }
 
     #[test]
-    fn every_problem_is_told() {
+    fn every_problem_is_reported() {
         let text = "{kind: x, apiVersion: y, controllerLeaders: [{name: a}, {component: b}]}";
         let error = LeaderMigration::parse(text).unwrap_err();
         assert_eq!(error.problems.len(), 5, "{error}");
@@ -215,7 +215,7 @@ controllerLeaders:
     }
 
     #[test]
-    fn the_lock_cannot_be_chosen_in_v1_not_even_the_one_that_there_is() {
+    fn resource_lock_is_an_unknown_field_in_v1() {
         for lock in ["leases", "endpoints", "\"\""] {
             let error = LeaderMigration::parse(&format!("{FILE}\nresourceLock: {lock}\n"));
             assert_eq!(

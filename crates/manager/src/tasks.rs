@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_ran_for_a_good_while_starts_with_the_first_pause_again() {
+    async fn long_run_resets_the_delay_of_restarts() {
         assert_eq!(starts(&[0, 0, 0, 10, 0]).await, [0, 1, 3, 7, 18, 20]);
     }
 

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_queues_what_is_there_and_the_last_that_went_and_no_more() {
+    fn standby_queues_existing_and_recently_deleted_objects_only() {
         let (reader, mut writer) = reflector::store();
         let mut there = ConfigMap::default();
         there.metadata.name = Some("there".to_owned());

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn wranglers_durations() {
+    fn durations_equal_those_of_wrangler() {
         assert_eq!(durations(&[]), Ok(seconds(45, 30, 2)));
         assert_eq!(
             durations(&[("CATTLE_DEV_MODE", "")]),

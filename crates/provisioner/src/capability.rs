@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn access_modes() {
+    fn access_modes_become_csi_capabilities() {
         for (name, without, with) in [
             ("ReadWriteOnce", 1, 7),
             ("ReadWriteOncePod", 1, 6),

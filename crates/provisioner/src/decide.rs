@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_to_provision() {
+    fn claims_of_this_driver_are_provisioned_and_others_are_not() {
         let newer = r#"{"volume.kubernetes.io/storage-provisioner":"d.example"}"#;
         let older = r#"{"volume.beta.kubernetes.io/storage-provisioner":"d.example"}"#;
         let other = r#"{"volume.kubernetes.io/storage-provisioner":"x","volume.beta.kubernetes.io/storage-provisioner":"d.example"}"#;
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_that_are_ours() {
+    fn volumes_of_this_driver_are_recognised() {
         for (meta, spec, expected) in [
             (
                 r#"{"annotations":{"pv.kubernetes.io/provisioned-by":"d.example"}}"#,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn finalizers_and_deletion() {
+    fn finalizer_and_deletion_follow_the_state_of_the_volume() {
         let ours = r#""finalizers":["external-provisioner.volume.kubernetes.io/finalizer"]"#;
         let deleting = r#""deletionTimestamp":"2026-01-01T00:00:00Z""#;
         let delete = r#"{"persistentVolumeReclaimPolicy":"Delete"}"#;

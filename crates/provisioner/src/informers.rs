@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_may_be_due_is_looked_at() {
+    fn only_objects_with_possible_work_are_queued() {
         let ours = json!({ "volume.kubernetes.io/storage-provisioner": "d" });
         let deleted = "2026-01-01T00:00:00Z";
         for (metadata, volume, due) in [

@@ -216,7 +216,7 @@ mod tests {
     use crate::cache::{Form, Packed};
 
     #[test]
-    fn what_is_packed_comes_out_again() {
+    fn packed_object_is_unpacked_without_loss() {
         let claim = json!({
             "metadata": {
                 "name": "c", "namespace": "n", "uid": "u", "resourceVersion": "7",

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_are_taken_out_and_unknown_ones_refused() {
+    fn reserved_parameters_are_removed_and_unknown_ones_rejected() {
         let kept = map(&[
             ("a", "1"),
             ("fstype", "xfs"),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_system_is_named_once() {
+    fn file_system_named_twice_is_rejected() {
         let ours = "csi.storage.k8s.io/fstype";
         assert_eq!(fs_type(&map(&[]), "ext4").as_deref(), Ok("ext4"));
         assert_eq!(

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn data_sources() {
+    fn data_sources_are_accepted_ignored_or_rejected() {
         let reference = |group: &str, kind: &str, name: &str| {
             claim(&format!(
                 r#"{{"dataSource":{{"apiGroup":{group},"kind":"{kind}","name":"{name}"}}}}"#
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn abilities_are_checked_before_anything_is_asked() {
+    fn missing_capabilities_are_reported_before_any_call() {
         let options = Options::default();
         let plain = claim("{}");
         let class = Class::default();

@@ -222,7 +222,7 @@ mod tests {
     type Pairs<'a> = &'a [(&'a str, &'a str)];
 
     #[test]
-    fn references_of_a_class() {
+    fn secret_references_of_a_class_are_resolved() {
         let good: &[(&Kind, Pairs<'_>, Option<&str>)] = &[
             (&PROVISIONER, &[], None),
             (
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_a_class() {
+    fn invalid_secret_parameters_of_a_class_are_reported() {
         let name = "~provisioner-secret-name";
         let namespace = "~provisioner-secret-namespace";
         let bad: &[(Pairs<'_>, &str)] = &[

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_are_not_there_and_it_is_said_what_is() {
+    fn profile_paths_respond_501_with_an_explanation() {
         let none = HeaderMap::new();
         let code = |pprof: bool, path: &str| site(pprof).answer(&Method::GET, path, &none).status();
         for path in ["/debug/pprof", "/debug/pprof/", "/debug/pprof/profile"] {

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_answer_settles_what_was_begun() {
+    fn only_a_response_of_the_driver_settles_a_call() {
         for (failure, settles) in [
             (Failure::finished("x"), true),
             (Failure::new(State::Reschedule, "x"), true),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_table() {
+    fn grpc_codes_map_to_the_states_of_the_table() {
         let all = (1..=16).map(Code::from_i32);
         for code in all {
             for can_move in [true, false] {

@@ -105,7 +105,7 @@ fn zones() -> Fleet {
 }
 
 #[test]
-fn the_golden_vectors_of_spreading() {
+fn spreading_gives_the_golden_vectors() {
     for (claim, base, hash, index, first) in [
         ("testpvcA-testset-1", "testset", 1_633_848_515, 1, [0, 0, 0]),
         ("testpvcB-testset-2", "testset", 1_633_848_515, 2, [1, 1, 1]),
@@ -135,7 +135,7 @@ fn the_golden_vectors_of_spreading() {
 }
 
 #[test]
-fn allowed_topologies_are_multiplied_out() {
+fn allowed_topologies_are_expanded_to_terms() {
     let terms = allowed(&[&[("zone", &["1", "2"]), ("rack", &["A", "B"])]]);
     let flat: Vec<String> = flatten(&terms)
         .iter()
@@ -218,7 +218,7 @@ fn strict_means_only_the_selected_node() {
 }
 
 #[test]
-fn a_node_without_csinode_is_given_back_to_the_scheduler() {
+fn claim_of_a_node_without_csinode_returns_to_the_scheduler() {
     let error = requirement(
         &input("a", &[], Some("gone")),
         &zones(),
@@ -235,7 +235,7 @@ fn a_node_without_csinode_is_given_back_to_the_scheduler() {
 }
 
 #[test]
-fn a_retry_says_the_same_although_the_nodes_are_gone() {
+fn retry_repeats_the_topology_although_the_nodes_are_gone() {
     let mut memory = Memory::default();
     let first = requirement(&input("a", &[], Some("n2")), &zones(), &mut memory).unwrap();
     let nothing = Fleet::new(&["zone"], &[]);

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_checked() {
+    fn create_volume_responses_are_checked() {
         assert_eq!(accept(response(0, "v"), 5, false).unwrap().1, 5);
         assert_eq!(accept(response(9, "v"), 5, false).unwrap().1, 9);
         let small = accept(response(4, "v"), 5, false).unwrap_err();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_topologies_are_no_affinity() {
+    fn empty_topologies_give_no_affinity() {
         assert_eq!(affinity(&[]), None);
         assert_eq!(affinity(&[Topology::default(), Topology::default()]), None);
         let zone = Topology {

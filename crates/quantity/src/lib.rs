@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn canonical_texts() {
+    fn canonical_text_equals_that_of_the_real_server() {
         for (text, expected) in [
             ("0", "0"),
             ("0Gi", "0"),
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn comparison() {
+    fn quantities_are_compared_by_value() {
         let q = |text: &str| text.parse::<Quantity>().unwrap();
         assert!(q("1Gi") > q("1G") && q("500m") < q("1") && q("1k") == q("1000"));
         assert_eq!(

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_rested_is_worked_on_immediately_again() {
+    fn idle_item_is_processed_immediately_again() {
         let mut paces = Paces::new();
         let began = Instant::now();
         (0..60).for_each(|_| paces.charge(&1, began));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn items_that_rested_are_forgotten() {
+    fn idle_items_are_dropped() {
         let mut paces = Paces::new();
         let began = Instant::now();
         for item in 0..100_000 {

@@ -147,7 +147,7 @@ fn used_slots_stay_within_the_limit_while_it_changes() {
 }
 
 #[test]
-fn seeds_that_once_failed_stay_clean() {
+fn seeds_that_failed_before_pass() {
     // Seed 25432: an invalid record that reappeared was evicted from the checker's memory (S5). Seed 67581: a late
     // renewal of an overrun term was released at shutdown (S4). Seed 9922: the write with which an overrun term had
     // begun was also released, after an observation that went back in time (S4).

@@ -76,7 +76,7 @@ fn stopped(bug: Bug) {
 }
 
 #[test]
-fn work_of_a_stopped_term_is_acted_upon_after_one_sleep_at_most() {
+fn policy_is_applied_to_a_stopped_term_after_at_most_one_sleep() {
     let bugs = [
         (Bug::LookBeforeEnd, "slept again"),
         (Bug::NoLookAfterEnd, "slept again"),
@@ -151,7 +151,7 @@ fn overrun(bug: Bug) {
 }
 
 #[test]
-fn overrun_found_by_two_threads_is_acted_upon_once() {
+fn overrun_found_by_two_threads_applies_the_policy_once() {
     let bugs = [(Bug::OverrunCheckedApart, "acted upon once")];
     explore(Timeouts::Never, overrun, &bugs);
 }

@@ -536,7 +536,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_objects() {
+    fn expected_part_of_an_object_is_found() {
         let seen = json!({ "a": { "b": 1, "c": [{ "d": 2, "e": 3 }] } });
         for wanted in [
             json!({ "a": { "b": 1 } }),

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_and_duplicates() {
+    fn set_elements_and_duplicate_elements_are_compared() {
         let of = |list: &[&str]| json!({"metadata": {"finalizers": list}});
         let out = compare(pod(), &of(&["a", "b"]), &of(&["b", "c"]));
         assert_eq!(

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_updaters_are_summed_up() {
+    fn entries_above_the_limit_of_updaters_are_merged() {
         let mut managed = Managed::decode(Some(&list(12))).expect("read");
         managed.cap();
         let list = managed.encode().expect("some");

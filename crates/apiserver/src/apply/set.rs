@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_told_from_more_than_that() {
+    fn serialised_set_contains_its_parts_and_no_other_members() {
         let all = json!({"f:data": {".": {}, "f:a": {}}, "f:spec": {"f:b": {"f:c": {}}}});
         let parts = [
             json!({}),

@@ -155,7 +155,7 @@ fn conflicts_name_every_field_and_force_takes_them() {
 }
 
 #[test]
-fn elements_of_lists_have_owners_of_their_own() {
+fn list_elements_have_separate_owners() {
     let mut play = Scenario::of("core/v1.Service");
     let port = |port: u16, name: &str| json!({"port": port, "name": name, "protocol": "TCP"});
     play.apply("a", json!({"spec": {"ports": [port(80, "http")]}}), false)
@@ -208,7 +208,7 @@ fn an_update_that_removes_a_field_removes_its_owners() {
 }
 
 #[test]
-fn fields_without_recorded_owner_belong_to_before_first_apply() {
+fn fields_without_recorded_owner_belong_to_manager_before_first_apply() {
     let mut play = Scenario::of("core/v1.ConfigMap");
     play.object = json!({"data": {"x": "1"}, "metadata": {"name": "n"}});
     assert_eq!(
@@ -218,7 +218,7 @@ fn fields_without_recorded_owner_belong_to_before_first_apply() {
 }
 
 #[test]
-fn an_apply_that_changes_nothing_has_no_time() {
+fn apply_without_change_records_no_time() {
     let mut play = Scenario::of("core/v1.ConfigMap");
     play.update("u", json!({"data": {"x": "1"}}));
     play.apply("a", json!({"data": {"x": "1"}}), false)
@@ -230,7 +230,7 @@ fn an_apply_that_changes_nothing_has_no_time() {
 }
 
 #[test]
-fn a_renewal_by_the_only_owner_changes_the_time_alone() {
+fn renewal_by_the_only_owner_changes_only_the_time() {
     const LATER: &str = "2026-01-01T00:00:09Z";
     let lease = |holder: &str, renewed: &str| json!({"spec": {"holderIdentity": holder, "renewTime": renewed}});
     let mut play = Scenario::of("coordination/v1.Lease");

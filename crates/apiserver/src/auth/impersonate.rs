@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_become_a_user_and_the_permissions_it_takes() {
+    fn impersonation_headers_give_the_user_and_the_required_permissions() {
         let headers = headers(&[
             ("Impersonate-User", "jane"),
             ("Impersonate-Group", "devs"),

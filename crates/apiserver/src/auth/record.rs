@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_become_all_names() {
+    fn rule_with_too_many_names_allows_every_name() {
         let recorder = Recorder::new();
         for i in 0..=MAX_NAMES {
             see(&recorder, "get", "leases", "", &format!("n{i}"));

@@ -192,7 +192,7 @@ async fn reasons_name_the_binding_or_the_missing_role() {
 }
 
 #[tokio::test]
-async fn the_policy_survives_lost_history() {
+async fn policy_is_correct_after_lost_watch_history() {
     let world = World::new().await;
     let alice = User::new("alice", []);
     world
@@ -211,7 +211,7 @@ async fn the_policy_survives_lost_history() {
 }
 
 #[tokio::test]
-async fn bootstrap_roles_grant_what_they_say() {
+async fn bootstrap_roles_grant_their_permissions() {
     let world = World::new().await;
     let eve = User::new("eve", []);
     let path = |user: &User, path| {
@@ -428,7 +428,7 @@ async fn tokens_name_their_user_and_bad_ones_are_401() {
 }
 
 #[tokio::test]
-async fn a_service_account_token_ends_with_its_account() {
+async fn service_account_token_is_invalid_after_deletion_of_its_account() {
     let world = World::new().await;
     let account = |uid: &str| json!({ "metadata": { "uid": uid } });
     world
@@ -511,7 +511,7 @@ async fn a_service_account_token_ends_with_its_account() {
 }
 
 #[tokio::test]
-async fn impersonation_takes_the_permission() {
+async fn impersonation_needs_the_permission() {
     let world = World::new().await;
     let mut headers = HeaderMap::new();
     headers.insert("impersonate-user", HeaderValue::from_static("jane"));

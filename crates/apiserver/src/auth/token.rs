@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_token_reads_back_and_an_altered_one_does_not() {
+    fn signed_token_is_verified_and_altered_token_is_rejected() {
         let issuer = Issuer::new(SigningKey::generate().unwrap());
         let token = issuer.sign(&claims()).unwrap();
         assert_eq!(

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_kube_apiserver_read() {
+    fn token_file_in_the_format_of_kube_apiserver_is_parsed() {
         let file = TokenFile::parse(
             "# who\nadmintoken,admin,admin,\"system:masters\"\n\nt2,bob,bob\nt3, eve ,7,\"a,b\"\n",
         )
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_named() {
+    fn invalid_line_is_reported_with_its_number() {
         let error = |text| TokenFile::parse(text).unwrap_err();
         assert_eq!(error("a,b,c\nx,y"), TokenFileError::Columns(2));
         assert_eq!(error(",b,c"), TokenFileError::Empty(1));

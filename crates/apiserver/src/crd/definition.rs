@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_named() {
+    fn every_mistake_in_a_definition_is_reported() {
         let version = "/spec/versions/0";
         assert_eq!(fields(|_| {}), [""; 0]);
         assert_eq!(
@@ -715,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn established_names_stay() {
+    fn established_names_cannot_change() {
         let mut old = definition(|_| {});
         prepare_definition(&mut old);
         let mut new = old.clone();

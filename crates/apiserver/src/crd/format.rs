@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_are_told_from_other_texts() {
+    fn texts_that_do_not_match_their_format_are_rejected() {
         let good = [
             ("uuid4", "f47ac10b-58cc-4372-a567-0e02b2c3d479"),
             ("mac", "01:23:45:67:89:ab"),

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_paths_that_definitions_have() {
+    fn paths_of_definitions_find_their_values() {
         let value = json!({"spec": {"size": 3, "a.b": 1, "list": [{"n": 1}, {"n": 2}]},
             "status": {"conditions": [{"type": "A", "status": "no"}, {"type": "Ready", "status": "True"}]}});
         let find = |path: &str| -> Vec<Value> {

@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_members_go_and_defaults_come() {
+    fn unknown_members_are_pruned_and_defaults_are_set() {
         let schema = Structural::root(&json!({"type": "object", "properties": {"spec": {
             "type": "object", "default": {}, "properties": {
                 "color": {"type": "string", "default": "red"},

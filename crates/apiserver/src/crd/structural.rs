@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_complete() {
+    fn incomplete_validation_rules_are_reported() {
         let rules = |rules: Value| json!({"type": "object", "x-kubernetes-validations": rules});
         let good =
             json!([{"rule": "self.a > 1", "message": "too small", "reason": "FieldValueInvalid"}]);

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_has_its_reason() {
+    fn every_violation_is_reported_with_its_reason() {
         let schema = json!({"type": "object", "properties": {"spec": {"type": "object",
             "required": ["must"], "properties": {
             "n": {"type": "integer", "minimum": 1, "multipleOf": 2},

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flow_of_anonymous_clients_is_their_network() {
+    fn anonymous_clients_are_counted_by_their_network() {
         let alice = User::new("alice", []);
         let address = "192.0.2.7".parse().ok();
         assert_eq!(flow(&alice, address), "alice");

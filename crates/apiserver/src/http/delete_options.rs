@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_body_counts_before_the_query() {
+    fn delete_options_of_the_body_take_precedence_over_the_query() {
         let body = json!({"gracePeriodSeconds": 5, "propagationPolicy": "Orphan"});
         let read = options(&body, "gracePeriodSeconds=9&dryRun=All").expect("good");
         assert_eq!(read.grace_seconds, Some(5));

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_recorded_patches() {
+    fn recorded_json_patches_give_the_recorded_results() {
         let lease = value!({"metadata": {"labels": {"a": "b"}}, "spec": {"holderIdentity": "a"}});
         let patch = value!([
             {"op": "test", "path": "/spec/holderIdentity", "value": "a"},
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn all_operations() {
+    fn every_operation_is_applied() {
         let patch = value!([
             {"op": "add", "path": "/l/-", "value": 3},
             {"op": "add", "path": "/l/0", "value": 0},
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_operations_and_documents() {
+    fn invalid_operations_and_documents_are_rejected() {
         for patch in [
             value!([{"op": "jump", "path": "/a"}]),
             value!([{"op": "add", "path": "a", "value": 1}]),

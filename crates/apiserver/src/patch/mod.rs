@@ -81,7 +81,7 @@ mod tests {
 
     /// The examples of RFC 7396, Appendix A, in which the patch is an object.
     #[test]
-    fn the_examples_of_the_rfc() {
+    fn merge_patch_examples_of_the_rfc_are_applied() {
         for (target, patch, expected) in [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
             (

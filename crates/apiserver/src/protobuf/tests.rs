@@ -49,7 +49,7 @@ fn every_recorded_json_is_canonical_and_known() {
 }
 
 #[test]
-fn every_truncation_gives_an_answer() {
+fn truncated_body_never_panics() {
     for (_, _, bytes) in pairs() {
         for length in 0..bytes.len() {
             let _ = decode(&bytes[..length]);
@@ -78,7 +78,7 @@ fn body(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn delete_options_come_with_any_group() {
+fn delete_options_are_decoded_with_any_group() {
     // gracePeriodSeconds: 0, preconditions.uid: "u", propagationPolicy: "Background"
     let raw = b"\x08\x00\x12\x03\x0a\x01u\x22\x0aBackground";
     for api_version in ["v1", "coordination.k8s.io/v1", "meta.k8s.io/v1"] {

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn every_payload() {
+    fn every_wire_type_is_decoded() {
         let bytes = [
             0x08, 0x96, 0x01, 0x12, 2, b'h', b'i', 0x1d, 1, 0, 0, 0, 0x21, 2, 0, 0, 0, 0, 0, 0, 0,
         ];
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_bytes() {
+    fn invalid_bytes_are_rejected() {
         assert_eq!(all(&[0x80]), Err(Error::Truncated));
         assert_eq!(all(&[0x12, 5, 1]), Err(Error::Truncated));
         assert_eq!(

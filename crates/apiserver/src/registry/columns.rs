@@ -545,7 +545,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_have_two_figures_at_most() {
+    fn ages_have_at_most_two_figures() {
         let cases = [
             (-5, "<invalid>"),
             (-1, "0s"),
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_of_empty_objects_are_harmless() {
+    fn cells_of_empty_objects_do_not_panic() {
         let now = Timestamp::UNIX_EPOCH;
         for kind in super::super::all() {
             for column in kind.columns {
@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn long_endpoint_lists_are_cut() {
+    fn long_endpoint_lists_are_truncated() {
         let addresses: Vec<Value> = (1..6)
             .map(|i| json!({"ip": format!("10.0.0.{i}")}))
             .collect();

@@ -274,7 +274,7 @@ mod tests {
     use crate::registry::find;
 
     #[test]
-    fn clients_cannot_set_what_the_server_decides() {
+    fn clients_cannot_set_system_metadata() {
         let kind = find("", "configmaps").expect("there");
         let mut object = json!({"metadata": {"name": "n", "uid": "mine", "selfLink": "x",
             "creationTimestamp": null, "deletionTimestamp": "2026-01-01T00:00:00Z"}});

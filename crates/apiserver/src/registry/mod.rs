@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_consistent() {
+    fn table_of_kinds_is_consistent() {
         let mut seen = std::collections::HashSet::new();
         for kind in all() {
             assert!(seen.insert(kind.resource()), "{} twice", kind.plural());
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_start_with_core() {
+    fn groups_begin_with_the_core_group() {
         let groups = groups(all());
         assert_eq!(groups[0], ("", vec!["v1"]));
         let coordination = groups.iter().find(|(g, _)| *g == "coordination.k8s.io");

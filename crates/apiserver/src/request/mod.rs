@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_split_by_shape() {
+    fn resource_paths_are_split_into_their_parts() {
         let cases = [
             ("/api/v1/pods", "list", "|v1||pods||"),
             ("/api/v1/namespaces/n/pods/p/log", "get", "|v1|n|pods|p|log"),

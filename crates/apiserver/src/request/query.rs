@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decodes_and_finds() {
+    fn query_parameters_are_decoded() {
         let query = Query::new("a=x%3Dy&b=1+2&a=z&flag&off=False&bad=%zz&&=");
         assert_eq!(query.get("a"), Some("x=y"));
         assert_eq!(query.get("b"), Some("1 2"));

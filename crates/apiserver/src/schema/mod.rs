@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn lease_spec_keeps_pointers_apart_from_plain_fields() {
+    fn lease_spec_distinguishes_pointers_from_plain_fields() {
         let lease = message("coordination.k8s.io", "v1", "Lease").unwrap();
         let spec = lease.field("spec").unwrap();
         assert!(!spec.pointer && spec.omitempty);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn merge_and_list_facts() {
+    fn merge_keys_and_list_types_are_parsed() {
         let meta = message_by_name("meta/v1.ObjectMeta").unwrap();
         let owners = meta.field("ownerReferences").unwrap();
         assert_eq!(owners.merge_key, Some("uid"));

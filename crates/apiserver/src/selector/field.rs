@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn compares_fields() {
+    fn field_selector_compares_fields() {
         let value = |field: &str| if field == "metadata.name" { "b" } else { "" };
         assert!(parse("metadata.name=b").matches(value));
         assert!(parse("metadata.name==b").matches(value));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes() {
+    fn field_selector_escapes_are_resolved() {
         let selector = parse(r"a=x\,y\=z\\,b!=c");
         assert_eq!(selector.required("a"), Some(r"x,y=z\"));
         assert_eq!(parse(&selector.to_string()), selector);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_as_recorded() {
+    fn unknown_fields_give_the_recorded_errors() {
         let selector = parse("spec.holderIdentity=a");
         assert_eq!(
             selector.check(&[]).unwrap_err().to_string(),

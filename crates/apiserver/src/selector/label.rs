@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_recorded_lists() {
+    fn recorded_label_selectors_select_the_recorded_objects() {
         let objects: [&[(&str, &str)]; 3] = [
             &[("app", "x"), ("tier", "1")],
             &[("app", "x"), ("tier", "2")],
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_labels_and_empty_values() {
+    fn label_selector_handles_absent_labels_and_empty_values() {
         assert!(matches("a!=b", &[]) && matches("a notin (b)", &[]) && !matches("a", &[]));
         assert!(matches("a=", &[("a", "")]) && matches("a in ()", &[("a", "")]));
         assert!(matches("a in (,x)", &[("a", "")]) && matches("a in (x,)", &[("a", "x")]));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn complaints() {
+    fn invalid_label_selectors_give_the_recorded_errors() {
         assert_eq!(error("a,"), "found '', expected: identifier after ','");
         assert_eq!(
             error(",a"),

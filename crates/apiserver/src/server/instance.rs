@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_lock_names_the_first() {
+    fn second_lock_of_a_directory_names_the_holder() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         let first = DataDir::lock(&path).unwrap();

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn young_events_stay_up_to_the_bounds() {
+    fn young_events_are_kept_within_the_bounds() {
         let kept = |history: &History| (history.floor, history.ring.len());
         let default = Retention::default();
         assert_eq!(

@@ -129,7 +129,7 @@ mod tests {
     use crate::store::testing::key;
 
     #[test]
-    fn the_revision_lands_in_the_metadata_and_replaces_an_old_one() {
+    fn revision_is_written_into_the_metadata_and_replaces_an_old_one() {
         let value = json!({
             "spec": {"a b": [1, null, "\"x\""]},
             "metadata": {"name": "x", "resourceVersion": "7", "labels": {"app": "y", "n": 3}},
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_metadata_gets_it_and_a_non_object_is_refused() {
+    fn object_without_metadata_gets_metadata_and_other_values_are_rejected() {
         let object = Draft::new(&key("", "x"), &json!({}))
             .unwrap()
             .finish(key("", "x"), 1);

@@ -38,7 +38,7 @@ fn owners(object: &Value) -> Vec<(String, String, Value)> {
 }
 
 #[tokio::test]
-async fn mistakes_get_the_answers_of_the_real_server() {
+async fn invalid_applies_get_the_responses_of_the_real_server() {
     let server = Server::start().await;
     let path = format!("{MAPS}/m");
     let with = |change: &dyn Fn(&mut Value)| {
@@ -259,7 +259,7 @@ async fn values_set_by_the_server_have_no_owner() {
 }
 
 #[tokio::test]
-async fn one_event_has_owners_in_two_versions() {
+async fn event_has_owners_in_two_api_versions() {
     let server = Server::start().await;
     let new = "/apis/events.k8s.io/v1/namespaces/default/events";
     let body = json!({"metadata": {"name": "e"}, "regarding": {"namespace": "default"}, "note": "one",

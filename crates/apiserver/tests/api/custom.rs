@@ -170,7 +170,7 @@ async fn custom_list_items_have_kind_and_api_version() {
 }
 
 #[tokio::test]
-async fn scale_and_status_are_written_apart() {
+async fn scale_and_status_are_separate_subresources() {
     let server = with_widgets().await;
     create(&server, WIDGETS, widget("w", json!({"replicas": 2}))).await;
     let one = format!("{WIDGETS}/w");
@@ -277,7 +277,7 @@ async fn custom_lists_merge_by_key_when_applied() {
 }
 
 #[tokio::test]
-async fn mistakes_in_objects_and_definitions() {
+async fn invalid_objects_and_definitions_are_rejected() {
     let server = with_widgets().await;
     let bad = widget(
         "w",

@@ -83,7 +83,7 @@ async fn both_forms_of_discovery_are_equal() {
 }
 
 #[tokio::test]
-async fn version_health_and_openapi() {
+async fn version_health_and_openapi_paths_respond() {
     let server = Server::start().await;
     let version = server.call("GET", "/version", None).await.json();
     assert!(

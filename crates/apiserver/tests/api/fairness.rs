@@ -252,7 +252,7 @@ async fn flood(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewals_go_on_during_a_flood_of_large_lists() {
+async fn renewals_continue_during_a_flood_of_large_lists() {
     let server = Attacked::start(|builder| builder.max_requests_inflight(8)).await;
     server.fill(100, 20_000).await;
     let renewals = Renewals::start(server.address, false);
@@ -267,7 +267,7 @@ async fn renewals_go_on_during_a_flood_of_large_lists() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewals_go_on_during_a_flood_of_heavy_patches() {
+async fn renewals_continue_during_a_flood_of_heavy_patches() {
     let server = Attacked::start(|builder| builder.max_requests_inflight(8)).await;
     server.fill(60, 1).await;
     let renewals = Renewals::start(server.address, false);
@@ -293,7 +293,7 @@ async fn renewals_go_on_during_a_flood_of_heavy_patches() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewals_go_on_during_a_flood_of_renewals_of_another_user() {
+async fn renewals_continue_during_a_flood_of_renewals_of_another_user() {
     let server = Attacked::start(|builder| builder.max_requests_inflight(2)).await;
     let lease = json!({"metadata": {"name": "m"}});
     let made = server.send("mallory", "POST", LEASES, lease).await;
@@ -312,7 +312,7 @@ async fn renewals_go_on_during_a_flood_of_renewals_of_another_user() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewals_go_on_while_bodies_arrive_byte_by_byte() {
+async fn renewals_continue_while_bodies_arrive_byte_by_byte() {
     let server = Attacked::start(|builder| {
         builder
             .max_arriving_bodies(20)
@@ -355,7 +355,7 @@ async fn renewals_go_on_while_bodies_arrive_byte_by_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewals_go_on_while_large_answers_are_not_read() {
+async fn renewals_continue_while_large_answers_are_not_read() {
     const ANSWERS: u64 = 60_000_000;
     let server = Attacked::start(|builder| {
         builder
@@ -403,7 +403,7 @@ async fn renewals_go_on_while_large_answers_are_not_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewals_go_on_with_many_watches_of_another_user() {
+async fn renewals_continue_with_many_watches_of_another_user() {
     let server = Attacked::start(|builder| builder.max_watches(300)).await;
     let renewals = Renewals::start(server.address, false);
     let headers = [("authorization", "Bearer mallory")];
@@ -441,7 +441,7 @@ async fn renewals_go_on_with_many_watches_of_another_user() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn renewals_go_on_with_many_connections_of_another_address() {
+async fn renewals_continue_with_many_connections_of_another_address() {
     let server = Attacked::start(|builder| builder.max_connections(100)).await;
     // The holder connects anew for every renewal, which needs a place each time.
     let renewals = Renewals::start(server.address, true);

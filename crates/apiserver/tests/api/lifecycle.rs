@@ -160,7 +160,7 @@ async fn permanent_namespaces_stay() {
 }
 
 #[tokio::test]
-async fn pods_end_after_their_grace() {
+async fn pods_are_removed_after_their_grace_period() {
     let server = Server::start().await;
     let pods = "/api/v1/namespaces/default/pods";
     let pod = |name: &str, node: &str| {

@@ -62,7 +62,7 @@ async fn all_pages_have_the_revision_of_the_first() {
 }
 
 #[tokio::test]
-async fn pages_with_selectors_and_over_namespaces() {
+async fn pages_work_with_selectors_and_over_all_namespaces() {
     let server = Server::start().await;
     for namespace in ["default", "kube-public"] {
         for index in 0..6 {
@@ -136,7 +136,7 @@ async fn expired_page_returns_an_inconsistent_continue_token() {
 }
 
 #[tokio::test]
-async fn versions_decide_what_a_list_shows() {
+async fn resource_version_of_a_list_selects_its_state() {
     let server = Server::start().await;
     let first = create(&server, MAPS, map("a", "1")).await.version();
     create(&server, MAPS, map("b", "1")).await;

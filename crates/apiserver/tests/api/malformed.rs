@@ -6,7 +6,7 @@ use crate::support::Server;
 use crate::{LEASES, MAPS, create, failure, is, map};
 
 #[tokio::test]
-async fn strange_paths() {
+async fn unknown_paths_are_rejected_with_a_status() {
     let server = Server::start().await;
     for (path, code) in [
         ("/api/v1/namespaces/default/pods/%2e%2e%2fx", 404),
@@ -33,7 +33,7 @@ async fn strange_paths() {
 }
 
 #[tokio::test]
-async fn strange_queries() {
+async fn invalid_queries_are_rejected_with_a_status() {
     let server = Server::start().await;
     create(&server, MAPS, map("a", "1")).await;
     for (query, code) in [
@@ -63,7 +63,7 @@ async fn strange_queries() {
 }
 
 #[tokio::test]
-async fn strange_bodies() {
+async fn invalid_bodies_are_rejected_with_a_status() {
     let server = Server::start().await;
     let deep = "[".repeat(100_000);
     let wide = format!(
@@ -242,7 +242,7 @@ async fn defaults_that_make_an_object_too_large_are_refused() {
 }
 
 #[tokio::test]
-async fn methods_that_are_not_there() {
+async fn unsupported_methods_are_rejected_with_a_status() {
     let server = Server::start().await;
     for (method, path) in [
         ("POST", "/version"),

@@ -98,7 +98,7 @@ async fn aggregation_label_needs_every_permission_of_the_role() {
 }
 
 #[tokio::test]
-async fn fence_on_a_lease_that_the_user_may_not_read_is_like_one_on_no_lease() {
+async fn fence_on_an_unreadable_lease_gets_the_same_response_as_on_no_lease() {
     let server = Server::start().await;
     create(
         &server,
@@ -174,7 +174,7 @@ async fn fence_on_a_lease_that_the_user_may_not_read_is_like_one_on_no_lease() {
 }
 
 #[tokio::test]
-async fn fence_that_is_there_twice_is_refused() {
+async fn repeated_fence_header_is_rejected() {
     let server = Server::start().await;
     let held = json!({ "metadata": { "name": "l" },
         "spec": { "holderIdentity": "a", "leaseDurationSeconds": 15 } });
@@ -208,7 +208,7 @@ async fn fence_that_is_there_twice_is_refused() {
 }
 
 #[tokio::test]
-async fn subresources_change_only_what_they_own() {
+async fn subresources_change_only_their_own_fields() {
     let server = Server::start().await;
     let pods = "/api/v1/namespaces/default/pods";
     let containers = json!([{ "name": "c", "image": "i" }]);

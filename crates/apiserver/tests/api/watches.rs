@@ -74,7 +74,7 @@ async fn watch_list_sends_the_state_and_an_initial_events_end_bookmark() {
 }
 
 #[tokio::test]
-async fn a_watch_list_without_bookmarks_or_without_state() {
+async fn watch_list_without_bookmarks_or_without_initial_events() {
     let server = Server::start().await;
     create(&server, MAPS, map("a", "1")).await;
     let only_changes = "sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
@@ -247,7 +247,7 @@ async fn tables_and_metadata_stream_too() {
 /// Many writers, and several watchers that start at different revisions: each watcher receives all events in order, and
 /// they result in the final state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watchers_agree_under_load() {
+async fn all_watchers_receive_the_same_events_under_load() {
     let server = Arc::new(Server::start().await);
     let start = server.call("GET", MAPS, None).await.version();
     let mut writers = tokio::task::JoinSet::new();

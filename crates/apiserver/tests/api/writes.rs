@@ -6,7 +6,7 @@ use crate::support::Server;
 use crate::{LEASES, MAPS, create, is, map};
 
 #[tokio::test]
-async fn bodies_come_as_json_yaml_protobuf_or_unlabelled() {
+async fn bodies_are_accepted_as_json_yaml_protobuf_or_without_content_type() {
     let server = Server::start().await;
     let yaml = b"metadata:\n  name: plain\ndata:\n  k: v\n".to_vec();
     let answer = server
@@ -42,7 +42,7 @@ async fn bodies_come_as_json_yaml_protobuf_or_unlabelled() {
 }
 
 #[tokio::test]
-async fn deletions_take_protobuf_options_and_odd_labels() {
+async fn deletions_accept_protobuf_options_and_unusual_content_types() {
     let server = Server::start().await;
     for name in ["a", "b"] {
         create(&server, MAPS, map(name, "1")).await;
@@ -131,7 +131,7 @@ async fn status_and_main_resource_are_written_separately() {
 }
 
 #[tokio::test]
-async fn patches_of_three_kinds_and_their_mistakes() {
+async fn three_kinds_of_patches_are_applied_and_invalid_ones_rejected() {
     let server = Server::start().await;
     create(&server, MAPS, map("a", "1")).await;
     let path = format!("{MAPS}/a");
@@ -209,7 +209,7 @@ async fn generated_names_differ() {
 }
 
 #[tokio::test]
-async fn nothing_changes_in_a_dry_run() {
+async fn dry_run_changes_nothing() {
     let server = Server::start().await;
     create(&server, MAPS, map("a", "1")).await;
     let before = server.store.revision();

@@ -84,7 +84,7 @@ async fn write_acknowledged_by_one_server_is_read_on_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_at_one_server_sees_the_writes_of_the_other() {
+async fn watch_of_one_server_delivers_writes_of_the_other() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
@@ -148,7 +148,7 @@ async fn deleted_definitions_and_namespaces_disappear_on_all_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_without_etcd_fail_with_its_name() {
+async fn requests_without_etcd_fail_with_an_error_that_names_it() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };

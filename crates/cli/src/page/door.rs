@@ -288,7 +288,7 @@ mod tests {
     use super::same;
 
     #[test]
-    fn secrets_are_equal_or_not() {
+    fn secrets_are_compared_as_a_whole() {
         assert!(same("abc", "abc"));
         assert!(!same("abc", "abd") && !same("", "abc") && !same("abcd", "abc"));
     }

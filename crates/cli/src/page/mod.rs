@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_comes_from_the_one_file() {
+    fn page_refers_to_no_outside_resource() {
         let outside = |text: &str| HTML.contains(text);
         assert!(!outside("src=\"http") && !outside("@import") && !outside("url("));
         // The SVG namespace is a name, not an address.
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_leave_their_place_in_a_path() {
+    fn names_that_would_change_a_path_are_rejected() {
         assert!(is_name("web") && is_name("a.b-c"));
         for bad in ["", "..", "a/b", "a?b", "a%2fb", "a b"] {
             assert!(!is_name(bad), "{bad}");

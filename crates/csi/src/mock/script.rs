@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_are_read_from_classes() {
+    fn scripts_are_parsed_from_class_parameters() {
         let text = r#"{"code": "INVALID_ARGUMENT", "times": 1}"#;
         let script: Script = serde_json::from_str(text).unwrap();
         assert_eq!(script, Script::fail("INVALID_ARGUMENT", 1));

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_are_read_together() {
+    async fn many_messages_are_read_together() {
         let pieces = pieces(200).await;
         assert!((20..=60).contains(&pieces), "{pieces} pieces");
     }
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_was_busy_is_read_on_the_spot_again() {
+    async fn connection_that_was_busy_is_read_immediately_again() {
         let (mut far, mut near) = connection().await;
         keep_busy(&mut far, &mut near).await;
         let quiet = tokio::time::timeout(Duration::from_secs(1), near.read_u8());
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sleeping_connection_is_written_to_and_its_end_is_seen() {
+    async fn unregistered_connection_is_written_and_its_end_is_detected() {
         let (mut far, mut near) = connection().await;
         keep_busy(&mut far, &mut near).await;
         near.write_all(b"y").await.unwrap();
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_than_a_sleeping_connection_takes_is_written_when_there_is_room() {
+    async fn large_write_on_an_unregistered_connection_waits_for_buffer_space() {
         let (mut far, mut near) = connection().await;
         keep_busy(&mut far, &mut near).await;
         let much = vec![7; 16 << 20];

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_hidden_retries_and_a_telling_user_agent() {
+    fn client_does_not_retry_and_sends_the_election_user_agent() {
         let config = Config::new(http::Uri::from_static("http://localhost:1"));
         let config = careful(config, USER_AGENT);
         assert!(!config.default_retry);

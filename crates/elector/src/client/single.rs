@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_ended_has_no_room() {
+    async fn ended_connection_accepts_no_request() {
         let (ours, theirs) = duplex(1 << 16);
         let server = tokio::spawn(h2::server::handshake(theirs));
         let single = Single::over(ours).await.unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_says_nothing_is_given_up() {
+    async fn silent_server_ends_the_connection() {
         let (ours, theirs) = duplex(1 << 16);
         let server = tokio::spawn(h2::server::handshake(theirs));
         let single = Single::over(ours).await.unwrap();

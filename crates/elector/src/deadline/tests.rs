@@ -51,7 +51,7 @@ async fn work_that_ignores_the_end_is_acted_upon_once_at_the_fence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_long_pause_work_gets_a_last_moment() {
+async fn work_gets_a_minimum_time_after_a_long_pause() {
     let clock = TokioClock::new();
     let (dog, calls) = dog(&clock);
     tokio::time::advance(Duration::from_secs(3600)).await;
@@ -62,7 +62,7 @@ async fn after_a_long_pause_work_gets_a_last_moment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_ended_is_left_alone() {
+async fn policy_is_not_applied_to_work_that_ended() {
     let clock = TokioClock::new();
     let (dog, calls) = dog(&clock);
     dog.drop_handle();
@@ -179,7 +179,7 @@ fn is_forgotten<T>(watched: &std::sync::Weak<T>) -> bool {
 }
 
 #[test]
-fn ended_term_is_forgotten_long_before_its_deadline() {
+fn ended_term_is_dropped_long_before_its_deadline() {
     // Other tests make the thread check all entries too. Several rounds show that the end of the term causes the check.
     for _ in 0..3 {
         let dog = real_dog(Overrun::Log);
@@ -191,7 +191,7 @@ fn ended_term_is_forgotten_long_before_its_deadline() {
 }
 
 #[test]
-fn cancelled_deadline_is_forgotten_long_before_its_time() {
+fn cancelled_deadline_is_dropped_long_before_its_time() {
     for _ in 0..3 {
         let at = SystemClock.now().local + Duration::from_secs(3600);
         let deadline = Deadline::new(at, || {});

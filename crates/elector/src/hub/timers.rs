@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_may_wait_are_woken_with_the_first_that_may_not() {
+    fn elections_with_leeway_are_woken_with_the_first_without() {
         let mut timers = Timers::default();
         timers.set(1, Some((at(10), at(40))));
         timers.set(2, Some((at(20), at(50))));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn renewals_leave_nothing_stale_behind() {
+    fn moved_timers_leave_no_stale_entries() {
         let mut timers = Timers::default();
         for renewal in 0..50 {
             for election in 0..200 {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disarmed_timer_leaves_nothing_behind() {
+    fn disarmed_timer_leaves_no_entry() {
         let mut timers = Timers::default();
         timers.set(1, sharp(30));
         timers.set(1, None);

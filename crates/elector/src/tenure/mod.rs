@@ -229,7 +229,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_hook_that_panics_keeps_no_other_from_being_called() {
+    async fn panic_of_a_hook_does_not_prevent_other_hooks() {
         let clock = TokioClock::new();
         let cell = cell(&clock, Duration::from_secs(10));
         let tenure = tenure(&cell);
@@ -275,7 +275,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_reads_the_clock_at_each_call() {
+    async fn is_leading_reads_the_clock_at_each_call() {
         let clock = TokioClock::new();
         let cell = cell(&clock, Duration::from_secs(10));
         let tenure = tenure(&cell);
@@ -307,7 +307,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiters_and_hooks_learn_of_the_end_once() {
+    async fn waiters_and_hooks_are_notified_of_the_end_once() {
         let clock = TokioClock::new();
         let cell = cell(&clock, Duration::from_secs(10));
         let tenure = tenure(&cell);

@@ -38,7 +38,7 @@ async fn duty_12_a_failed_request_is_sent_once() {
 /// Application traffic differs: requests that a busy server rejects temporarily are sent again.
 #[cfg(feature = "http2")]
 #[tokio::test]
-async fn requests_of_the_work_are_sent_again_when_the_server_is_busy() {
+async fn work_client_retries_when_the_server_is_busy() {
     let server = TestServer::start().await.unwrap();
     let mut config = Config::new(server.url().parse().unwrap());
     config.auth_info.token = Some(server.token().to_owned().into());
@@ -51,7 +51,7 @@ async fn requests_of_the_work_are_sent_again_when_the_server_is_busy() {
 
 /// Duty 12: API servers and their audit logs can identify requests of an election.
 #[tokio::test]
-async fn duty_12_requests_say_that_they_are_an_elections() {
+async fn duty_12_requests_have_the_user_agent_of_elections() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let served = tokio::spawn(async move {

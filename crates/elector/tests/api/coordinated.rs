@@ -9,7 +9,7 @@ use crate::server::{LEASES, client, get, lead, lease, send, until, within};
 const CANDIDATES: &str = "/apis/coordination.k8s.io/v1beta1/namespaces/default/leasecandidates";
 
 #[tokio::test]
-async fn a_candidate_announces_itself_answers_pings_leads_when_assigned_and_yields() {
+async fn a_candidate_announces_itself_answers_pings_leads_when_assigned_and_steps_down() {
     let server = TestServer::start().await.unwrap();
     let client = client(&server);
     let versions = Coordinated::oldest_emulation_version("1.37.0", "1.36.0");

@@ -93,7 +93,7 @@ async fn behind_a_proxy() -> (TestServer, Proxy, Client) {
 }
 
 #[tokio::test]
-async fn everything_takes_one_connection_and_another_when_that_is_dead() {
+async fn all_requests_share_one_connection_and_replace_a_dead_one() {
     let (_server, proxy, client) = behind_a_proxy().await;
     within(get(&client, LEASES)).await.expect("an answer");
     let answers = within(join_all((0..50).map(|_| get(&client, LEASES)))).await;
@@ -108,7 +108,7 @@ async fn everything_takes_one_connection_and_another_when_that_is_dead() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_ended_is_followed_by_another() {
+async fn closed_connection_is_replaced() {
     let (_server, proxy, client) = behind_a_proxy().await;
     within(get(&client, LEASES)).await.expect("an answer");
     proxy.ended.send_replace(1);
@@ -139,7 +139,7 @@ async fn a_server_without_http2_is_not_asked_for_it_twice() {
 
 /// Requests that wait for a connection that cannot be created fail together, not one after the other.
 #[tokio::test]
-async fn whoever_waits_for_a_connection_waits_for_one_or_two_tries() {
+async fn requests_waiting_for_a_connection_share_its_failure() {
     let tries = Arc::new(AtomicUsize::new(0));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -160,7 +160,7 @@ async fn whoever_waits_for_a_connection_waits_for_one_or_two_tries() {
 }
 
 #[tokio::test]
-async fn watches_take_no_room_from_renewals() {
+async fn watches_do_not_use_streams_of_renewals() {
     let (_server, proxy, client) = behind_a_proxy().await;
     within(get(&client, LEASES)).await.expect("an answer");
     let mut watches = Vec::new();

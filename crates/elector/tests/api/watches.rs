@@ -11,7 +11,7 @@ use crate::server::{
 };
 
 #[tokio::test]
-async fn a_release_is_taken_over_by_the_watch_and_events_tell_of_it() {
+async fn release_is_observed_by_the_watch_and_recorded_in_events() {
     let server = TestServer::start().await.unwrap();
     let client = client(&server);
     let (gets, watches) = (count(&server, "get"), count(&server, "watch"));
@@ -123,7 +123,7 @@ async fn a_forbidden_watch_is_replaced_by_polling() {
 }
 
 #[tokio::test]
-async fn without_permission_the_trouble_names_what_is_missing() {
+async fn missing_permission_is_named_in_the_health() {
     let server = start().await;
     let client = client_of(&server, "elector-token");
     let elector = quick(client, "x", "a").build().unwrap();
@@ -140,7 +140,7 @@ async fn without_permission_the_trouble_names_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_watch_that_is_too_old_begins_again() {
+async fn expired_watch_starts_again() {
     let server = TestServer::start().await.unwrap();
     let client = client(&server);
     let lists = count(&server, "list");

@@ -37,7 +37,7 @@ fn recording(lock: &MemoryLock) -> (Callbacks, Log) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn extra_9_callback_order_started_wound_down_stopped_and_only_then_released() {
+async fn extra_9_callback_order_started_stopping_stopped_and_only_then_released() {
     let lock = MemoryLock::new("x");
     let (callbacks, log) = recording(&lock);
     let elector = Wire::to(&lock).elector("a").build().unwrap();
@@ -58,7 +58,7 @@ async fn extra_9_callback_order_started_wound_down_stopped_and_only_then_release
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_never_led_is_not_told_to_have_stopped() {
+async fn stopped_callback_is_not_called_without_a_term() {
     let lock = MemoryLock::new("x");
     let mut other = Wire::to(&lock).elector("other").build().unwrap().start();
     let term = crate::term::lead(&mut other).await;

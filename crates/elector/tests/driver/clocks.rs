@@ -89,7 +89,7 @@ fn a_stuck_runtime_does_not_keep_the_term_alive() {
 
 /// Uses the real clock, like the test above. Waits for events only.
 #[test]
-fn a_jump_of_the_wall_clock_that_the_driver_does_not_see_is_told_to_it() {
+fn jump_of_the_wall_clock_unseen_by_the_driver_is_reported_to_it() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -69,7 +69,7 @@ fn client_gos_timings_without_margin_need_the_compat_switch() {
 }
 
 #[test]
-fn case_17_an_identity_is_made_up_if_none_is_given_and_an_empty_one_is_refused() {
+fn case_17_an_identity_is_generated_if_none_is_given_and_an_empty_one_is_rejected() {
     let builder = || Elector::builder(Arc::new(MemoryLock::new("x")));
     let handle = |elector: Elector| elector.handle().identity().to_owned();
     let (a, b) = (builder().build().unwrap(), builder().build().unwrap());

@@ -89,7 +89,7 @@ async fn a_renewal_after_a_read_is_a_slow_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_cannot_be_reached_is_visible_also_for_followers() {
+async fn unreachable_server_is_reported_for_followers_too() {
     let lock = MemoryLock::new("x");
     let wire = Wire::to(&lock).unwatched();
     wire.cut();

@@ -65,7 +65,7 @@ async fn work_that_completes_ends_its_term_and_the_release_waits_for_its_threads
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thread_that_goes_on_after_a_forced_drop_meets_the_overrun_policy() {
+async fn overrun_policy_applies_to_a_thread_that_continues_after_a_forced_drop() {
     let lock = MemoryLock::new("x");
     let wire = Wire::to(&lock);
     let overruns = Arc::new(AtomicU32::new(0));
@@ -116,7 +116,7 @@ async fn dropping_the_future_of_run_releases_only_after_the_last_handle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_run_whose_thread_goes_on_meets_the_overrun_policy() {
+async fn overrun_policy_applies_to_a_thread_of_a_dropped_run() {
     let lock = MemoryLock::new("x");
     let wire = Wire::to(&lock);
     let overruns = Arc::new(AtomicU32::new(0));

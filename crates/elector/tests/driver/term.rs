@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use crate::wire::{Wire, holder, pass, secs};
 
 #[tokio::test(start_paused = true)]
-async fn work_that_completes_gives_the_lock_back_and_returns_its_output() {
+async fn completed_work_releases_the_lock_and_returns_its_output() {
     let lock = MemoryLock::new("x");
     let wire = Wire::to(&lock);
     let elector = wire.elector("a").build().unwrap();
@@ -172,7 +172,7 @@ async fn work_that_ignores_cancel_is_dropped_before_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_cannot_be_dropped_meets_the_overrun_policy_and_nothing_is_released() {
+async fn overrun_policy_applies_to_work_that_cannot_be_dropped_and_nothing_is_released() {
     let lock = MemoryLock::new("x");
     let wire = Wire::to(&lock);
     let overruns = Arc::new(AtomicU32::new(0));
@@ -213,7 +213,7 @@ async fn panicking_work_is_caught_and_ends_the_term() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_campaign_goes_on_after_a_panic_and_after_a_loss() {
+async fn campaign_continues_after_a_panic_and_after_a_loss() {
     let lock = MemoryLock::new("x");
     let wire = Wire::to(&lock);
     let mut turn = 0;

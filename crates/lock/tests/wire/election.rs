@@ -289,14 +289,14 @@ fn check(kinds: &[LockKind], hand_over: Duration) {
 }
 
 #[test]
-fn an_election_on_each_kind_of_lock() {
+fn one_candidate_leads_on_each_kind_of_lock() {
     for kind in LockKind::ALL {
         check(&[kind; 3], Duration::from_secs(1));
     }
 }
 
 #[test]
-fn elections_while_moving_to_leases() {
+fn one_candidate_leads_while_moving_to_leases() {
     use LockKind::{ConfigMapsLeases, EndpointsLeases, Leases};
     // A multi lock that was too late for the Lease has already written its name to the primary object. That record has
     // to expire, unless a client of Leases takes over.

@@ -112,7 +112,7 @@ async fn case_30_creating_twice_is_refused() {
 }
 
 #[tokio::test]
-async fn case_31_updating_what_was_never_seen_is_refused_without_a_request() {
+async fn case_31_updating_an_unread_lease_is_rejected_without_a_request() {
     let script = Script::new([get(LEASE).answers(200, &lease("a", 0, "7"))]);
     let lock = lock(&script);
     let seen = lock.read().await.unwrap().unwrap();
@@ -145,7 +145,7 @@ async fn case_32_the_description_names_namespace_and_name() {
 }
 
 #[tokio::test]
-async fn case_33_all_seven_fields_survive() {
+async fn case_33_all_seven_fields_round_trip() {
     let mut full = record("baz", 3);
     full.strategy = "OldestEmulationVersion".into();
     full.preferred_holder = "bing".into();
@@ -165,7 +165,7 @@ async fn case_33_all_seven_fields_survive() {
 }
 
 #[tokio::test]
-async fn case_34_labels_come_to_a_lease_without_any() {
+async fn case_34_labels_are_added_to_a_lease_without_labels() {
     let mut stored = lease("baz", 0, "7");
     assert_eq!(
         renewed(&stored, labels("a", "b")).await["metadata"]["labels"],

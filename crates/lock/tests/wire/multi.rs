@@ -301,7 +301,7 @@ async fn case_46_p_bing_and_s_missing_is_held_by_bing() {
 }
 
 #[tokio::test]
-async fn case_47_p_me_and_s_bing_is_unknown_and_new_to_who_saw_s_alone() {
+async fn case_47_p_me_and_s_bing_is_unknown_and_new_to_observers_of_s_alone() {
     for kind in KINDS {
         let secondary = lease("bing", 0, "2");
         let unled = kind.primary(None, 0, "1");
@@ -437,7 +437,7 @@ async fn take_over(
 }
 
 #[tokio::test]
-async fn s_is_never_overwritten_blindly() {
+async fn s_is_replaced_only_in_the_observed_version() {
     for kind in KINDS {
         let seen = lease("bing", 0, "2");
         let taken = lease("bong", 1, "9");
@@ -516,7 +516,7 @@ async fn a_missing_permission_on_s_is_named() {
 }
 
 #[tokio::test]
-async fn a_failed_put_of_p_leaves_s_alone() {
+async fn failed_put_of_p_sends_no_request_for_s() {
     for kind in KINDS {
         let script = Script::new([
             get(&kind.one()).answers(200, &kind.primary(Some("bing"), 0, "1")),
@@ -563,7 +563,7 @@ async fn orders_on_either_object_count() {
 }
 
 #[tokio::test]
-async fn watch_events_are_combined_with_what_was_last_seen() {
+async fn watch_events_are_combined_with_the_last_observation() {
     for kind in KINDS {
         let (primary, secondary) = (kind.primary(Some("a"), 0, "1"), lease("a", 0, "20"));
         let script = Script::new([

@@ -154,7 +154,7 @@ async fn another_lease_of_the_same_name_refuses_writes_to_the_old_one() {
 }
 
 #[tokio::test]
-async fn a_deleted_lease_is_not_brought_back_by_a_renewal() {
+async fn deleted_lease_is_not_recreated_by_a_renewal() {
     let fixture = fixture!("lease-put-creates");
     let script = Script::new([fixture.exchange(2), fixture.exchange(3)]);
     let lock = ObjectLock::lease(script.client(), NAMESPACE, "m").unwrap();

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_bucket_passes_its_burst_and_then_its_rate() {
+    async fn bucket_allows_its_burst_and_then_its_rate() {
         let mut bucket = TokenBucket::new(10.0, 2);
         let now = Instant::now();
         let mut delays = |now| RateLimiter::<&str>::when(&mut bucket, &"a", now);

@@ -45,7 +45,7 @@ async fn an_item_added_while_it_is_processed_waits_for_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_times_the_earlier_counts() {
+async fn earlier_of_two_delays_counts() {
     let queue = WorkQueue::new("q");
     let start = Instant::now();
     queue.add_after("a", 10 * SECOND);
@@ -69,7 +69,7 @@ async fn delayed_items_come_in_the_order_of_their_times() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_sleeps_hears_of_an_earlier_time() {
+async fn sleeping_worker_is_woken_for_an_earlier_item() {
     let queue = WorkQueue::new("q");
     queue.add_after("hour", 3_600 * SECOND);
     let workers: Vec<_> = (0..2)
@@ -120,7 +120,7 @@ async fn failures_back_off_until_they_are_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_shutdown_the_rest_is_handed_out_and_nothing_is_added() {
+async fn after_a_shutdown_queued_items_are_returned_and_none_is_added() {
     let queue = WorkQueue::new("q");
     queue.add("a");
     queue.add_after("later", SECOND);
@@ -149,7 +149,7 @@ async fn a_shutdown_wakes_every_worker() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_waits_for_what_is_queued_and_what_is_processed() {
+async fn drain_waits_for_queued_items_and_running_work() {
     let queue = WorkQueue::new("q");
     queue.add("a");
     queue.add("b");
@@ -167,7 +167,7 @@ async fn a_drain_waits_for_what_is_queued_and_what_is_processed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panicking_worker_gives_its_item_back() {
+async fn panicking_worker_does_not_block_its_item() {
     let queue = WorkQueue::new("q");
     queue.add("a");
     let worker = tokio::spawn({

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn one_to_five_to_three_moves_as_little_as_can_be() {
+    fn change_from_one_to_five_to_three_members_moves_the_fewest_shards() {
         let mut holders = vec![None; 64];
         assert_eq!(settle(&NAMES[..1], &mut holders), 64);
         assert_eq!(
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn any_change_of_members_ends_even_and_stays() {
+    fn any_change_of_members_ends_in_a_stable_even_assignment() {
         let mut random = 7u64;
         let mut holders = vec![None; 37];
         for _ in 0..500 {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_done_change_goes_on_where_it_was() {
+    fn interrupted_change_of_owners_is_continued() {
         let mut holders = vec![Some("a"); 64];
         let members = &NAMES[..5];
         let mut moved = 0;

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_leases_tell_what_they_are() {
+    fn lease_names_identify_shards_members_and_agreements() {
         let shard = Shard { index: 3, of: 64 };
         let of = |name: &str| of_shard_lease("g.h", name);
         assert_eq!(of(&shard_lease("g.h", shard)), Some(Some(64)));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_lives_by_the_changes_of_its_lease() {
+    fn member_is_alive_as_long_as_its_lease_changes() {
         let mut view = View::new("g", 2);
         view.apply(Event::Apply(lease("g.member-1", "a", "1")), at(10));
         assert_eq!(view.members("me", at(14), LATE), ["a", "me"]);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_list_forgets_what_is_gone_and_keeps_the_times_of_what_is_not() {
+    fn new_list_removes_missing_leases_and_keeps_the_times_of_others() {
         let mut view = View::new("g", 2);
         assert!(!view.is_synced());
         view.apply(Event::Apply(lease("g.member-1", "a", "1")), at(10));

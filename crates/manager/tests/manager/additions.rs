@@ -6,7 +6,7 @@ use tenure_manager::{Manager, OnLoss, Runnable};
 use super::{Log, Running, config, quick, speaker, until};
 
 #[tokio::test]
-async fn what_is_added_is_started_at_once_and_in_each_later_term() {
+async fn added_runnable_starts_immediately_and_in_each_later_term() {
     let server = TestServer::start().await.unwrap();
     let log = Log::default();
     let manager = quick(&server)
@@ -48,7 +48,7 @@ async fn what_is_added_is_started_at_once_and_in_each_later_term() {
 }
 
 #[tokio::test]
-async fn without_an_election_too() {
+async fn added_runnable_starts_without_an_election() {
     let server = TestServer::start().await.unwrap();
     let log = Log::default();
     let manager = Manager::builder(config(&server).await)
@@ -66,7 +66,7 @@ async fn without_an_election_too() {
 }
 
 #[tokio::test]
-async fn nothing_is_added_to_a_manager_that_could_not_start() {
+async fn manager_that_could_not_start_rejects_additions() {
     let server = TestServer::start().await.unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let manager = quick(&server)

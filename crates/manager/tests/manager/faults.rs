@@ -44,7 +44,7 @@ where
 }
 
 #[tokio::test]
-async fn a_hook_that_fails() {
+async fn failed_hook_ends_the_start_with_its_error() {
     let error = failed_hook(|startup| async move {
         let _keep = startup;
         Err::<(), _>("no seed")
@@ -55,7 +55,7 @@ async fn a_hook_that_fails() {
 }
 
 #[tokio::test]
-async fn a_hook_that_hangs() {
+async fn hanging_hook_ends_the_start_at_its_time_limit() {
     let error = failed_hook(|startup| async move {
         let _keep = startup;
         std::future::pending::<()>().await;
@@ -90,7 +90,7 @@ fn blocking(log: &Log) -> (mpsc::Sender<()>, impl FnOnce(Startup) -> Ready<()> +
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hook_that_blocks_its_thread() {
+async fn hook_that_blocks_its_thread_ends_the_start_at_its_time_limit() {
     let (release, hook) = blocking(&Log::default());
     // Neither the error nor the rest of the shutdown waits for the hook.
     assert_eq!(
@@ -119,7 +119,7 @@ async fn a_shutdown_while_a_hook_blocks_its_thread_names_it() {
 }
 
 #[tokio::test]
-async fn a_hook_whose_done_is_dropped() {
+async fn hook_with_dropped_done_handle_ends_the_start() {
     let error = failed_hook(|startup| async move { drop(startup) });
     assert_eq!(
         error.await,
@@ -128,7 +128,7 @@ async fn a_hook_whose_done_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_hook_that_panics() {
+async fn panicking_hook_ends_the_start() {
     let error = failed_hook(|startup| async move {
         assert!(
             startup.client.default_namespace().is_empty(),
@@ -198,7 +198,7 @@ const QUICK_GATE: Gate = Gate {
 };
 
 #[tokio::test]
-async fn an_api_server_that_is_late() {
+async fn late_api_server_is_waited_for() {
     let server = TestServer::start().await.unwrap();
     let late = server
         .faults()
@@ -212,7 +212,7 @@ async fn an_api_server_that_is_late() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_never_comes() {
+async fn absent_api_server_ends_the_start_at_the_time_limit() {
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", closed.local_addr().unwrap());
     drop(closed);
@@ -233,7 +233,7 @@ async fn an_api_server_that_never_comes() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_loses_its_watch_history() {
+async fn api_server_that_loses_its_watch_history_is_listed_again() {
     let server = TestServer::start().await.unwrap();
     let leases: Api<Lease> = Api::namespaced(server.client().unwrap(), "default");
     let cache = Cache::new("leases", leases.clone(), Default::default());
@@ -259,7 +259,7 @@ async fn an_api_server_that_loses_its_watch_history() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_restarts() {
+async fn api_server_outage_ends_the_term_and_a_second_one_begins() {
     let faults = |server: &TestServer| server.faults().clone();
     let server = TestServer::start().await.unwrap();
     let log = Log::default();
@@ -326,12 +326,12 @@ async fn a_controller_that_ignores_cancellation_is_dropped_before_the_release() 
 
 /// A zero timeout drops work on purpose.
 #[tokio::test]
-async fn without_a_shutdown_timeout_work_is_dropped_at_once_and_that_is_no_error() {
+async fn zero_shutdown_timeout_drops_work_without_an_error() {
     stop_deaf(Duration::ZERO).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_even_be_dropped_is_named_without_a_shutdown_timeout_too() {
+async fn zero_shutdown_timeout_still_names_work_that_cannot_be_dropped() {
     let server = TestServer::start().await.unwrap();
     let log = Log::default();
     let said = log.clone();
@@ -421,7 +421,7 @@ async fn a_thread_that_keeps_its_scope_is_named_and_nothing_is_released() {
 }
 
 #[tokio::test]
-async fn a_lost_term_drops_what_ignores_it_before_another_may_lead() {
+async fn lost_term_drops_work_that_ignores_it_before_another_may_lead() {
     let server = TestServer::start().await.unwrap();
     let log = Log::default();
     let said = log.clone();
@@ -453,7 +453,7 @@ async fn a_lost_term_drops_what_ignores_it_before_another_may_lead() {
 }
 
 #[tokio::test]
-async fn a_lease_lost_during_the_start_of_its_controllers() {
+async fn lease_lost_during_the_start_of_controllers_stops_them() {
     let server = TestServer::start().await.unwrap();
     let client = server.client().unwrap();
     let log = Log::default();
@@ -480,7 +480,7 @@ async fn a_lease_lost_during_the_start_of_its_controllers() {
 }
 
 #[tokio::test]
-async fn a_cache_that_is_forbidden_is_told_with_its_name() {
+async fn forbidden_cache_is_reported_with_its_name() {
     let server = TestServer::start().await.unwrap();
     let mut forbidden = config(&server).await;
     forbidden.auth_info = Default::default();

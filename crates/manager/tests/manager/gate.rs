@@ -84,7 +84,7 @@ const QUICK: Gate = Gate {
 };
 
 #[test]
-fn the_gate_of_k3s() {
+fn gate_polls_as_in_k3s() {
     let seconds = Duration::from_secs;
     let gate = api_ready();
     assert_eq!(gate.period, seconds(2));
@@ -93,7 +93,7 @@ fn the_gate_of_k3s() {
 }
 
 #[tokio::test]
-async fn each_question_has_its_own_connection_and_only_changes_are_logged() {
+async fn each_poll_has_its_own_connection_and_only_changes_are_logged() {
     let script = Script::start(&[
         "503|[+]ping ok\n[-]etcd failed: reason withheld\n",
         "503|[+]ping ok\n[-]etcd failed: reason withheld\n",
@@ -122,7 +122,7 @@ async fn each_question_has_its_own_connection_and_only_changes_are_logged() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_does_not_answer_is_asked_again() {
+async fn unresponsive_api_server_is_polled_again() {
     let script = Script::start(&["", "200|ok"]).await;
     let gate = Gate {
         timeout: Duration::from_secs(2),
@@ -136,7 +136,7 @@ async fn an_api_server_that_does_not_answer_is_asked_again() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_says_no_until_the_limit_is_told_with_its_reason() {
+async fn api_server_that_is_not_ready_within_the_limit_is_reported_with_its_reason() {
     let script = Script::start(&["500|[-]etcd failed: reason withheld\n"]).await;
     let gate = Gate {
         period: Duration::from_secs(1),

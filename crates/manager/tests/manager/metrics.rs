@@ -48,7 +48,7 @@ async fn shows(address: SocketAddr, families: &[&str], wanted: &[&str]) {
 }
 
 #[tokio::test]
-async fn reconciliations_by_result() {
+async fn reconciliations_are_counted_by_result() {
     let server = TestServer::start().await.unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");
     let log = Log::default();
@@ -112,7 +112,7 @@ async fn reconciliations_by_result() {
 }
 
 #[tokio::test]
-async fn restarts_and_panics_of_runnables() {
+async fn restarts_and_panics_of_runnables_are_counted() {
     let server = TestServer::start().await.unwrap();
     let log = Log::default();
     let said = log.clone();

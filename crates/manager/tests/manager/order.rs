@@ -69,7 +69,7 @@ async fn hooks_gate_everything_in_order() {
 /// Parts that stop later still work while others stop: the leader scope can use the rest of the process, which can use
 /// the caches and the listeners.
 #[tokio::test]
-async fn what_is_needed_for_winding_down_stops_later() {
+async fn caches_and_listeners_stop_after_the_leader_scope() {
     let server = TestServer::start().await.unwrap();
     let client = server.client().unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");

@@ -59,7 +59,7 @@ async fn a_panic_is_caught_and_names_the_controller() {
 }
 
 #[tokio::test]
-async fn the_causes_of_an_error_are_told_too() {
+async fn causes_of_an_error_are_reported() {
     #[derive(Debug)]
     struct Outer(std::io::Error);
     impl std::fmt::Display for Outer {
@@ -123,7 +123,7 @@ async fn no_duration_is_too_long() {
 }
 
 #[tokio::test]
-async fn restart_starts_it_again_and_ignore_goes_on_without() {
+async fn restart_policy_starts_the_runnable_again_and_ignore_policy_continues_without_it() {
     let server = TestServer::start().await.unwrap();
     let log = Log::default();
     let said = log.clone();
@@ -147,7 +147,7 @@ async fn restart_starts_it_again_and_ignore_goes_on_without() {
 }
 
 #[tokio::test]
-async fn one_that_returns_is_done_and_the_lease_is_kept() {
+async fn runnable_that_returns_is_complete_and_the_lease_is_kept() {
     let server = TestServer::start().await.unwrap();
     let log = Log::default();
     let said = log.clone();

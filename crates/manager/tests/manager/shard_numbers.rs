@@ -179,7 +179,7 @@ async fn deleted_agreement_is_written_again_while_shards_are_held() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replica_that_may_change_the_number_waits_says_so_and_goes_on_by_itself() {
+async fn replica_that_may_change_the_number_waits_reports_it_and_continues() {
     let server = TestServer::start().await.unwrap();
     let keys = Keys::default();
     let old = replica(&server, &keys, 6, false).await;

@@ -159,7 +159,7 @@ async fn replicas_1_to_5_to_3_are_even_with_the_fewest_hand_overs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_shards_of_a_silent_replica_are_taken_when_its_leases_run_out() {
+async fn shards_of_a_silent_replica_are_acquired_when_its_leases_expire() {
     let server = TestServer::start().await.unwrap();
     let board = Board::default();
     let quickly = Duration::from_millis(20);
@@ -223,7 +223,7 @@ async fn without_an_election_this_process_owns_every_shard_and_no_lease_is_writt
 }
 
 #[tokio::test]
-async fn a_shard_group_that_makes_no_sense_is_refused_by_name() {
+async fn invalid_shard_group_is_rejected_by_name() {
     let server = TestServer::start().await.unwrap();
     let board = Board::default();
     let none = quick(&server).await.shard("queue", 0, board.worker("a"));

@@ -85,7 +85,7 @@ async fn health_and_metrics_in_controller_runtimes_format() {
 
 /// Probes of a manager that stops, and of one that does not lead.
 #[tokio::test]
-async fn ready_until_it_is_asked_to_stop_and_where_it_leads() {
+async fn readiness_ends_with_a_stop_request_and_leader_check_follows_the_lease() {
     let server = TestServer::start().await.unwrap();
     let free = SocketAddr::from(([127, 0, 0, 1], 0));
     let log = Log::default();
@@ -162,7 +162,7 @@ fn panicking(name: &str) -> Runnable {
 }
 
 #[tokio::test]
-async fn idle_connections_do_not_keep_a_probe_away() {
+async fn idle_connections_do_not_block_a_probe() {
     let server = TestServer::start().await.unwrap();
     let free = SocketAddr::from(([127, 0, 0, 1], 0));
     let manager = quick(&server).await.probe_address(free).build().unwrap();

@@ -33,7 +33,7 @@ fn teller(maps: &Api<ConfigMap>, log: &Log) -> Warm<ConfigMap> {
 }
 
 #[tokio::test]
-async fn a_standby_knows_everything_and_does_nothing_until_it_leads() {
+async fn standby_fills_cache_and_queue_and_reconciles_nothing_until_it_leads() {
     let server = TestServer::start().await.unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");
     make(&maps, "a").await;
@@ -55,7 +55,7 @@ async fn a_standby_knows_everything_and_does_nothing_until_it_leads() {
 }
 
 #[tokio::test]
-async fn what_went_while_it_stood_by_is_reconciled_by_the_next_leader() {
+async fn objects_deleted_during_standby_are_reconciled_by_the_next_leader() {
     let server = TestServer::start().await.unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");
     for name in ["a", "b"] {
@@ -191,7 +191,7 @@ async fn an_error_and_a_panic_are_tried_again() {
 }
 
 #[tokio::test]
-async fn what_was_deleted_while_the_watch_was_broken_is_reconciled() {
+async fn objects_deleted_while_the_watch_was_broken_are_reconciled() {
     let server = TestServer::start().await.unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");
     make(&maps, "a").await;

@@ -31,7 +31,7 @@ async fn the_lease_is_in_kube_system_with_wranglers_durations() {
 }
 
 #[tokio::test]
-async fn the_lock_of_2021_is_a_config_map_and_its_loss_is_told() {
+async fn config_map_lock_of_old_wrangler_is_used_and_its_loss_is_reported() {
     let server = TestServer::start().await.unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "kube-system");
     let ending = LeaderElection::new(server.client().unwrap(), "w")

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn dependents_are_looked_at_when_an_owner_goes_and_when_it_is_unknown() {
+    fn dependents_are_examined_when_an_owner_is_removed_or_unknown() {
         let mut graph = Graph::default();
         assert_eq!(names(&graph.apply(node("early", &["owner"]))), ["early"]);
         graph.apply(node("owner", &[]));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_waits_is_looked_at_when_a_dependent_goes_or_is_freed() {
+    fn waiting_owner_is_examined_when_a_dependent_is_removed_or_unblocked() {
         let mut graph = Graph::default();
         graph.apply(node("a", &["owner"]));
         graph.apply(node("b", &["owner"]));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_in_a_new_list_is_gone() {
+    fn objects_missing_in_a_new_list_are_removed() {
         let mut graph = Graph::default();
         graph.apply(node("owner", &[]));
         let mut other = node("a", &["owner"]);

@@ -284,7 +284,7 @@ mod tests {
     use crate::manifests::{Folder, Progress};
 
     #[tokio::test]
-    async fn file_that_changed_since_the_last_look_is_read_after_it_has_settled() {
+    async fn file_that_changed_since_the_last_scan_is_read_after_it_has_settled() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("a.yaml");
         fs::write(&path, "# a").unwrap();

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_reading_that_may_pass_are_temporary() {
+    fn read_errors_that_may_pass_are_temporary() {
         let of = |error: rustix::io::Errno| ReadError::from(std::io::Error::from(error));
         for error in [rustix::io::Errno::MFILE, rustix::io::Errno::IO] {
             assert!(matches!(of(error), ReadError::Temporary(_)), "{error}");

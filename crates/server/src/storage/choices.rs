@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn each_choice_is_further_away_up_to_a_minute() {
+    fn delay_between_selections_doubles_up_to_a_minute() {
         let (claim, mut now) = (claim("a"), Instant::now());
         let mut choices = Choices::default();
         assert_eq!(choices.wait(&claim, now), Duration::ZERO);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_forgotten_or_another_begins_anew() {
+    fn forgotten_or_replaced_claim_starts_without_a_delay() {
         let now = Instant::now();
         let mut choices = Choices::default();
         choices.made(&claim("a"), now);

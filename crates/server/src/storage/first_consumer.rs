@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_was_given_back_waits_for_its_next_node() {
+    fn claim_returned_by_the_provisioner_waits_for_its_next_node() {
         let (mut shelves, pod) = (shelves(&json!({})), Name::new("ns", "p"));
         let mut now = Instant::now();
         for (turn, seconds) in [("a", 1), ("b", 2), ("a", 4)] {
@@ -276,7 +276,7 @@ mod tests {
 
     /// No server listens at the address, so a write would be an error.
     #[tokio::test]
-    async fn nothing_is_written_nor_looked_at_again_while_it_waits() {
+    async fn waiting_claim_causes_no_write_and_no_examination() {
         let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = kube::Client::try_from(nowhere).unwrap();
         let which = super::super::Which {
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_is_known_to_run_somewhere_is_looked_for_there() {
+    fn node_is_selected_where_the_driver_is_known_to_run() {
         let mut shelves = shelves(&json!({}));
         runs_on(&mut shelves, "a", "other.example");
         assert_eq!(
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_may_name_its_places_and_may_make_nothing() {
+    fn node_selection_follows_topology_provisioner_and_binding_mode_of_the_class() {
         let expressions = json!([{ "key": "zone", "values": ["b"] }]);
         let terms = json!([{ "matchLabelExpressions": expressions }]);
         let mut only_b = shelves(&json!({ "allowedTopologies": terms }));

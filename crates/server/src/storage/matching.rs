@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_that_suffices() {
+    fn smallest_sufficient_volume_is_chosen() {
         let size = |text: &str| json!({ "capacity": { "storage": text } });
         let volumes = [
             volume("large", size("3Gi")),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fewest_modes_that_suffice_even_if_larger() {
+    fn volume_with_the_fewest_sufficient_modes_is_chosen_even_if_larger() {
         let both = json!({ "accessModes": ["ReadWriteOnce", "ReadOnlyMany"] });
         let one = json!({ "capacity": { "storage": "9Gi" } });
         let volumes = [volume("both", both), volume("one", one)];
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_names_the_claim_comes_first_and_one_that_names_another_never() {
+    fn volume_that_names_the_claim_is_preferred_and_one_of_another_claim_is_excluded() {
         let naming = |name: &str, uid: &str| {
             let claim = json!({ "namespace": "ns", "name": name, "uid": uid });
             json!({ "claimRef": claim, "capacity": { "storage": "9Gi" } })
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_and_mode() {
+    fn volume_must_match_labels_and_mode() {
         let volumes = [volume("a", json!({})), volume("b", json!({}))];
         let labels = json!({ "selector": { "matchLabels": { "disk": "b" } } });
         assert_eq!(chosen(labels, &volumes), Some("b".to_owned()));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_them_apart_is_told() {
+    fn mismatch_of_claim_and_volume_is_reported() {
         let told = |spec: Value| mismatch(&volume("v", json!({})), &claim(spec));
         assert_eq!(told(json!({})), None);
         let more = json!({ "resources": { "requests": { "storage": "2Gi" } } });

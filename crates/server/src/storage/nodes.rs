@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_and_affinity() {
+    fn pod_selectors_and_affinity_restrict_nodes() {
         let fits = |spec: Value| fits(&pod(spec), &node(&json!({})));
         assert!(fits(json!({})));
         assert!(fits(json!({ "nodeSelector": { "zone": "a" } })));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_and_closed_nodes() {
+    fn taints_and_unschedulable_nodes_are_respected() {
         assert!(!fits(
             &pod(json!({})),
             &node(&json!({ "unschedulable": true }))
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn topologies_of_a_class() {
+    fn allowed_topologies_of_a_class_restrict_nodes() {
         let terms = |zone: &str| -> Vec<AllowedTerm> {
             let expressions = json!([{ "key": "zone", "values": [zone] }]);
             serde_json::from_value(json!([{ "matchLabelExpressions": expressions }])).unwrap()

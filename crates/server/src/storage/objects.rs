@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn null_is_as_good_as_nothing() {
+    fn null_members_count_as_absent() {
         let volume = json!({ "name": null, "ephemeral": null, "persistentVolumeClaim": {} });
         let spec = json!({ "schedulingGates": null, "volumes": [volume], "affinity": null });
         let pod: Pod = serde_json::from_value(json!({ "spec": spec, "status": null })).unwrap();
@@ -86,7 +86,7 @@ mod tests {
 
     /// Parses the same bytes as the generated types, with the same result.
     #[test]
-    fn fields_are_called_as_in_the_generated_types() {
+    fn partial_pod_equals_the_generated_type() {
         use k8s_openapi::api::core::v1 as full;
         use kube::Resource as _;
 

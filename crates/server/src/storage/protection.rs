@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_uses_what_it_names_once_it_has_a_node() {
+    fn pod_uses_its_named_claims_once_it_has_a_node() {
         let named = json!({ "persistentVolumeClaim": { "claimName": "c" } });
         assert!(uses(&pod("n", named.clone()), &claim("c", "")));
         assert!(!uses(&pod("n", named.clone()), &claim("d", "")));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_uses_what_was_made_for_it_until_it_is_shut_down() {
+    fn pod_uses_its_ephemeral_claims_until_it_has_ended() {
         let made = json!({ "ephemeral": {} });
         assert!(uses(&pod("n", made.clone()), &claim("p-data", "1")));
         let other = claim("p-data", "2");

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_only_get_newer_and_are_found_by_what_they_say_now() {
+    fn older_versions_are_ignored_and_the_index_follows_the_newest() {
         let (free, claimed) = (Word::Free("fast".into()), Word::Claim(Name::new("ns", "c")));
         let mut shelf = Shelf::default();
         shelf.put(volume(2, "a", None));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_does_not_bring_back_what_is_gone_nor_replace_its_follower() {
+    fn response_does_not_restore_a_removed_object_or_replace_its_successor() {
         let mut shelf = Shelf::default();
         shelf.replace(volume(3, "a", None));
         assert!(shelf.named("v").is_none());
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_takes_away_what_it_has_not() {
+    fn objects_missing_in_a_list_are_removed_from_the_cache() {
         let mut shelf = Shelf::default();
         shelf.put(volume(3, "a", None));
         assert_eq!(shelf.reset(Vec::new()).len(), 1);

@@ -77,7 +77,7 @@ async fn background_dependents_of_dependents_follow_their_owner() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_owner_that_never_was_takes_its_dependent_along() {
+async fn dependent_of_an_owner_that_never_existed_is_deleted() {
     let (server, maps) = start().await;
     maps.make("a", &[("nobody", "0000")], &[]).await;
     maps.gone("a").await;
@@ -90,7 +90,7 @@ async fn an_owner_that_never_was_takes_its_dependent_along() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn foreground_an_owner_goes_after_its_dependents() {
+async fn foreground_deletion_deletes_an_owner_after_its_dependents() {
     let (server, maps) = start().await;
     let a = maps.make("a", &[], &[]).await;
     let b = maps.make("b", &[("a", &a)], &[]).await;
@@ -113,7 +113,7 @@ async fn foreground_an_owner_goes_after_its_dependents() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn orphan_dependents_stay_without_their_owner() {
+async fn orphan_deletion_keeps_the_dependents() {
     let (server, maps) = start().await;
     let a = maps.make("a", &[], &[]).await;
     maps.make("b", &[("a", &a)], &[]).await;
@@ -129,7 +129,7 @@ async fn orphan_dependents_stay_without_their_owner() {
 
 /// Leases are not watched, so recently created ones must be listed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_made_a_moment_ago_are_dependents_like_all_others() {
+async fn recently_created_leases_are_deleted_with_their_owner() {
     let (server, maps) = start().await;
     let leases: Api<Lease> = Api::namespaced(server.client.clone(), "default");
     let make = async |owner: &str, uid: &str| {

@@ -346,7 +346,7 @@ async fn failing_requests_and_lost_answers_are_retried_until_nothing_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_several_servers_applies_and_deletes_only_what_is_its_own() {
+async fn one_of_several_servers_applies_and_deletes_only_its_own_objects() {
     let api = TestServer::start().await.unwrap();
     let client = api.client().unwrap();
     let (a, b) = (

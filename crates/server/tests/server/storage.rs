@@ -208,7 +208,7 @@ fn named(claim: &Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_of_a_driver_is_handed_to_its_provisioner_and_bound_to_what_it_makes() {
+async fn claim_is_passed_to_its_provisioner_and_bound_to_the_created_volume() {
     let rig = Rig::start().await;
     // The class is created after the claim.
     let claim = rig.claim_of("data", "fast", json!({})).await;
@@ -261,7 +261,7 @@ async fn a_claim_of_a_driver_is_handed_to_its_provisioner_and_bound_to_what_it_m
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn classes_of_old_plugins_go_to_the_drivers_that_follow_them_and_others_nowhere() {
+async fn classes_of_replaced_plugins_are_passed_to_their_drivers_and_others_are_not() {
     let rig = Rig::start().await;
     rig.class("old", json!({ "provisioner": "kubernetes.io/aws-ebs" }))
         .await;
@@ -306,7 +306,7 @@ async fn volume_of_replaced_plugin_names_its_driver_and_is_left_to_the_provision
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn volumes_that_are_there_are_given_out_once_and_by_what_claims_ask_for() {
+async fn existing_volumes_are_bound_once_and_only_to_matching_claims() {
     let rig = Rig::start().await;
     rig.claim_of("early", "", json!({})).await;
     let message = rig.told("early", "FailedBinding").await;
@@ -355,7 +355,7 @@ async fn volumes_that_are_there_are_given_out_once_and_by_what_claims_ask_for() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_choice_that_people_made_counts_at_either_end() {
+async fn manual_reference_of_claim_or_volume_is_respected() {
     let rig = Rig::start().await;
     // A volume that is reserved for a later claim; no other claim gets it.
     let mut reserved = named(&json!({ "metadata": { "name": "mine" } }));
@@ -418,7 +418,7 @@ async fn a_choice_that_people_made_counts_at_either_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_becomes_of_a_volume_whose_claim_is_gone_is_up_to_its_policy() {
+async fn volume_of_a_deleted_claim_follows_its_reclaim_policy() {
     let rig = Rig::start().await;
     for policy in ["Retain", "Recycle", "Delete"] {
         let name = policy.to_lowercase();
@@ -489,7 +489,7 @@ async fn a_bound_claim_without_its_volume_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_for_a_claim_that_has_another_is_freed_or_left_to_its_maker() {
+async fn volume_for_a_claim_with_another_volume_is_freed_or_left_to_its_provisioner() {
     let rig = Rig::start().await;
     rig.volume_of("taken", "", json!({})).await;
     let claim = rig.claim_of("c", "", json!({})).await;
@@ -562,7 +562,7 @@ async fn a_claim_stays_while_a_pod_on_a_node_uses_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_first_pod_decides_where_its_claims_are() {
+async fn first_pod_decides_the_node_of_its_claims() {
     let rig = Rig::start().await;
     let waits = json!({ "volumeBindingMode": "WaitForFirstConsumer" });
     rig.class("late", waits.clone()).await;
@@ -694,7 +694,7 @@ async fn a_claim_with_a_node_gets_no_volume_that_the_node_does_not_reach() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_of_them_can_be_left_out() {
+async fn each_storage_controller_can_be_disabled() {
     let rig = Rig::with(embedded().disable("persistentvolume-binder")).await;
     rig.volume_of("v", "", json!({})).await;
     rig.claim_of("c", "", json!({})).await;

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn decision_about_very_many_rules_is_not_brief() {
+    fn decision_about_very_many_rules_is_heavy_work() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let authorizer = Authorizer::new(Arc::clone(&store));
         let rules: Value = (0..5_000)

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn matching_table() {
+    fn rule_matches_requests_of_the_table() {
         let yes = [
             ("get core pods", "get core pods x"),
             ("* core pods", "deletecollection core pods"),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn covering_table() {
+    fn rule_covers_rules_of_the_table() {
         let yes = [
             ("* * *", "get core pods"),
             ("* * *", "* * *"),

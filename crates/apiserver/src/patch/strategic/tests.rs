@@ -22,7 +22,7 @@ fn code(kind: &str, target: &Value, patch: &Value) -> u16 {
 }
 
 #[test]
-fn the_recorded_conversation() {
+fn recorded_strategic_patches_give_the_recorded_results() {
     let mut account = json!({"metadata": {"finalizers": ["x.io/a"]}, "secrets": [{"name": "one"}, {"name": "two"}]});
     for (patch, finalizers, secrets) in [
         (
@@ -117,7 +117,7 @@ fn nested_lists_merge_by_their_own_keys() {
 }
 
 #[test]
-fn elements_of_others_stay_in_place_under_an_order() {
+fn elements_outside_the_order_keep_their_position() {
     // The server added "sidecar" between the two containers that the client knows.
     check(
         "Pod",
@@ -176,7 +176,7 @@ fn owner_references_merge_by_uid() {
 }
 
 #[test]
-fn directives_with_nothing_to_act_on_leave_no_trace() {
+fn directives_without_a_target_are_removed() {
     check(
         "Pod",
         &json!({}),
@@ -187,7 +187,7 @@ fn directives_with_nothing_to_act_on_leave_no_trace() {
 }
 
 #[test]
-fn bad_patches() {
+fn invalid_strategic_patches_are_rejected() {
     let account = json!({"secrets": [{"name": "one"}], "metadata": {"finalizers": ["a"]}});
     assert_eq!(code("ServiceAccount", &account, &json!([])), 400);
     for (patch, expected) in [

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_of_jobs_and_sets() {
+    fn cells_of_jobs_and_stateful_sets_have_the_expected_text() {
         let job = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"completions": 3, "selector": {"matchLabels": {"a": "b"}},
                 "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}},

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_come_by_preference() {
+    fn versions_are_sorted_by_preference() {
         let mut names = [
             "foo1",
             "v1alpha1",

@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stateful_set_changes_in_few_places() {
+    fn stateful_set_rejects_changes_of_immutable_fields() {
         let old = workload();
         let mut new = old.clone();
         new["spec"]["replicas"] = json!(3);
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_numbers_or_percents() {
+    fn surge_and_unavailable_are_numbers_or_percentages() {
         let bad = |value: Value| {
             let mut causes = Vec::new();
             check_share(&value, "f", &mut causes);

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_much_data_is_refused_at_the_byte() {
+    fn data_above_the_limit_by_one_byte_is_rejected() {
         let at = |n: usize| json!({"data": {"k": "x".repeat(n)}});
         let mut causes = Vec::new();
         validate_config_map(&at(DATA_LIMIT), &mut causes);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn string_data_wins_over_data() {
+    fn string_data_replaces_data_of_the_same_key() {
         let mut secret = json!({"data": {"a": "eA=="}, "stringData": {"a": "b"}});
         default_secret(&mut secret);
         assert_eq!(secret, json!({"data": {"a": "Yg=="}, "type": "Opaque"}));

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_must_be_reachable_from_elsewhere() {
+    fn endpoint_addresses_must_not_be_local_or_multicast() {
         for ip in [
             "0.0.0.0",
             "127.0.0.1",
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_hold_one_family() {
+    fn endpoint_slice_has_addresses_of_one_family() {
         let slice = json!({"addressType": "IPv4", "endpoints": [{"addresses": ["fd00::1"]}]});
         let mut causes = Vec::new();
         validate_slice(&slice, &mut causes);

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_forms_convert_back_and_forth() {
+    fn event_forms_convert_in_both_directions() {
         let mut core = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "Lease"},
             "message": "m", "reportingComponent": "c", "count": 3});
         default_event(&mut core);

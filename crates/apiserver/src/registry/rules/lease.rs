@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn lease_strategy_and_preferred_holder() {
+    fn lease_strategy_and_preferred_holder_are_validated() {
         let ok = json!({"spec": {"strategy": "OldestEmulationVersion", "preferredHolder": "x"}});
         assert_eq!(causes(validate_lease, &ok), []);
         let lonely = json!({"spec": {"preferredHolder": "x"}});

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_follow_each_other() {
+    fn pod_cidr_and_pod_cidrs_are_kept_equal() {
         for mut node in [
             json!({"spec": {"podCIDR": "10.0.0.0/24"}}),
             json!({"spec": {"podCIDRs": ["10.0.0.0/24"]}}),

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn only_images_change_later() {
+    fn pod_update_changes_images_and_rejects_other_fields() {
         let old = pod();
         let mut new = old.clone();
         new["spec"]["containers"][0]["image"] = json!("i:2");
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn quality_of_service() {
+    fn quality_of_service_class_follows_requests_and_limits() {
         let with = |resources: Value| json!({"spec": {"containers": [{"resources": resources}]}});
         assert_eq!(qos_class(&with(json!({}))), "BestEffort");
         assert_eq!(

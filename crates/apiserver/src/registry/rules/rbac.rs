@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_need_verbs_and_something_to_apply_to() {
+    fn rules_without_verbs_or_targets_are_rejected() {
         let mut causes = Vec::new();
         validate_role(
             &json!({"rules": [{}, {"verbs": ["get"], "nonResourceURLs": ["/x"]}]}),

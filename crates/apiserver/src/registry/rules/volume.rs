@@ -746,7 +746,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_names_of_a_source_follow_each_other() {
+    fn data_source_and_data_source_ref_are_kept_equal() {
         let mut one = claim();
         one["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": "c"});
         default_claim(&mut one);
@@ -759,7 +759,7 @@ mod tests {
     }
 
     #[test]
-    fn the_phase_of_a_volume_has_a_date() {
+    fn phase_change_of_a_volume_sets_its_time() {
         let old = json!({"status": {"phase": "Available", "lastPhaseTransitionTime": "t"}});
         let mut same = json!({"status": {"phase": "Available"}});
         change_volume_status(&old, &mut same);

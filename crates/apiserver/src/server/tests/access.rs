@@ -202,7 +202,7 @@ async fn roles_and_service_account_tokens_work_end_to_end() {
 }
 
 #[tokio::test]
-async fn always_allow_and_no_anonymous() {
+async fn always_allow_permits_anonymous_and_disabled_anonymous_is_401() {
     let open = Server::builder().no_tls().authorization(Mode::AlwaysAllow);
     let server = TestServer::start_with(open).await.unwrap();
     assert_eq!(get(server.url(), LEASES, "").await.code, 200);
@@ -244,7 +244,7 @@ async fn the_owner_of_the_socket_is_the_administrator() {
 
 /// Other users cannot connect, not even between the creation of the file and its first use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_socket_is_its_owners_from_its_first_moment() {
+async fn socket_is_private_from_its_creation() {
     use std::os::unix::fs::PermissionsExt as _;
     use std::sync::atomic::{AtomicBool, Ordering};
     let dir = tempfile::tempdir().unwrap();

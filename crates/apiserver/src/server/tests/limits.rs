@@ -148,7 +148,7 @@ async fn unread_response_ends_its_connection() {
 }
 
 #[tokio::test]
-async fn silent_connections_are_closed_in_the_end() {
+async fn silent_connections_are_closed_after_a_time_limit() {
     let builder = Server::builder().no_tls().idle_timeout(SHORT);
     let server = TestServer::start_with(builder).await.unwrap();
     until_closed(connect(server.url()).await).await;
@@ -206,7 +206,7 @@ async fn one_connection_carries_hundreds_of_watches() {
 }
 
 #[tokio::test]
-async fn at_the_cap_idle_connections_make_room() {
+async fn idle_connections_are_closed_for_new_ones_at_the_limit() {
     let builder = Server::builder().no_tls().max_connections(10);
     let server = TestServer::start_with(builder).await.unwrap();
     let mut idle = Vec::new();

@@ -30,7 +30,7 @@ async fn a_watch_ends_with_the_last_chunk() {
 }
 
 #[tokio::test]
-async fn requests_under_way_are_answered_and_new_ones_are_not() {
+async fn shutdown_answers_running_requests_and_accepts_no_others() {
     let server = TestServer::start().await.unwrap();
     let url = server.url().to_owned();
     let slow = server

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_cut_where_they_end_and_not_before() {
+    fn grpc_messages_are_split_at_their_lengths() {
         let messages = [7, 300].map(|revision| Header {
             cluster_id: 1,
             revision,

@@ -80,7 +80,7 @@ async fn a_restart_after_a_crash_skips_the_reserved_revisions() {
 }
 
 #[tokio::test]
-async fn a_directory_has_one_process() {
+async fn directory_is_used_by_one_process() {
     let dir = tempfile::tempdir().unwrap();
     let _store = RedbStore::open(dir.path()).unwrap();
     let error = RedbStore::open(dir.path()).unwrap_err();
@@ -90,7 +90,7 @@ async fn a_directory_has_one_process() {
 }
 
 #[tokio::test]
-async fn an_emptied_file_is_not_a_new_store() {
+async fn emptied_file_is_rejected_as_damaged() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("store.redb");
     // A crash during the first start leaves only the partial file, and the next start creates a new store.
@@ -147,7 +147,7 @@ async fn the_token_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn a_fence_sees_the_writes_before_it_in_the_same_group() {
+async fn fence_is_checked_against_earlier_writes_of_the_same_group() {
     let store = Arc::new(open(&Medium::default()));
     let lock = key("a", "lock");
     for round in 0..50 {
@@ -179,7 +179,7 @@ async fn a_fence_sees_the_writes_before_it_in_the_same_group() {
 }
 
 #[tokio::test]
-async fn of_many_writers_one_wins_each_revision() {
+async fn one_of_many_writers_wins_each_revision() {
     let store = Arc::new(open(&Medium::default()));
     let shared = key("a", "x");
     let first = set(&*store, &shared, json!({})).await.revision;

@@ -29,7 +29,7 @@ fn short(min_events: usize, max_events: usize) -> MemoryStore {
 }
 
 #[tokio::test]
-async fn kinds_states_and_previous_states_are_right() {
+async fn events_have_kind_state_and_previous_state() {
     let store = MemoryStore::new();
     let lock = key("ns", "x");
     let mut watch = store.watch(everything(), store.revision()).unwrap();

@@ -55,14 +55,14 @@ mod tests {
     use crate::api::Clock;
 
     #[test]
-    fn a_clock_that_nobody_told_is_unknown() {
+    fn clock_without_a_response_is_unknown() {
         let finding = check(&Measured::default(), &[]);
         assert_eq!(finding.level, Level::Warn);
         assert!(finding.summary.starts_with("unknown"), "{finding:?}");
     }
 
     #[test]
-    fn a_clock_that_is_seconds_off_is_worth_a_word() {
+    fn clock_difference_of_seconds_is_reported() {
         for (date, words) in [
             (15, Some("4.9s ahead of this machine's")),
             (10, None),

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn one_steady_writer_is_no_suspect() {
+    fn one_steady_writer_is_not_reported() {
         assert_eq!(
             suspicion(&times(&[0, 2000, 4010, 6003, 8020, 10_000])),
             None
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn two_rhythms_and_times_that_go_back_are_suspect() {
+    fn two_rhythms_and_times_that_go_back_are_reported() {
         let two = suspicion(&times(&[0, 300, 2000, 2310, 4010, 4300, 6000]));
         assert!(two.unwrap().contains("two rhythms"));
         let back = suspicion(&times(&[5000, 2000]));

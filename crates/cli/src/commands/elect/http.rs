@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn listen_addresses_are_parsed() {
         assert_eq!(
             "0.0.0.0:4444".parse(),
             Ok(Address::Tcp("0.0.0.0:4444".into()))

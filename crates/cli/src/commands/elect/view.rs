@@ -145,7 +145,7 @@ mod tests {
     use super::short;
 
     #[test]
-    fn only_a_random_part_is_cut_off() {
+    fn only_the_random_part_of_an_identity_is_removed() {
         assert_eq!(short("web-1_0b6c7b1e-44a5-4b62-a0f5-5a2f1d1f3c11"), "web-1");
         assert_eq!(short("web_1"), "web_1");
         assert_eq!(short(""), "");

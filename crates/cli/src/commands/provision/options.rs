@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn klogs_flags_are_taken_in_every_spelling() {
+    fn klog_flags_are_accepted_in_every_spelling() {
         let line = "-logtostderr -alsologtostderr=false --stderrthreshold=ERROR --skip_headers \
             --skip-log-headers=true -log_dir /tmp --log_file=x --log_file_max_size 10 \
             --add_dir_header --one_output --log_backtrace_at=a.go:1 --v=2 -v=3";
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_is_as_in_csi_provisioner() {
+    fn omitted_flags_have_the_defaults_of_csi_provisioner() {
         let defaults = options("").unwrap();
         // The README of csi-provisioner says 15 s, but its code uses this value.
         assert_eq!(defaults.timeout, Duration::from_secs(10));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn old_flags_work_and_removed_ones_say_what_to_do() {
+    fn old_flags_work_and_removed_flags_are_rejected_with_advice() {
         let old = options(
             "--enable-leader-election --leader-election-type=endpoints --metrics-address=:1",
         );

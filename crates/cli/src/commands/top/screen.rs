@@ -250,7 +250,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn keys_sort_and_the_same_key_turns_the_order_round() {
+    fn sort_key_sorts_and_repeated_key_reverses_the_order() {
         let mut screen = screen();
         assert_eq!(names(&screen), "abc");
         for (keys, expected) in [
@@ -290,7 +290,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn stepping_down_needs_a_yes() {
+    fn step_down_needs_confirmation() {
         let mut screen = screen();
         screen.press(KeyCode::Char('d').into());
         assert!(matches!(&screen.mode, Mode::Confirm(seen) if seen.name == "a"));

@@ -348,7 +348,7 @@ mod tests {
     const POD: &str = "payments-7d9f8b6c5d-x2x8z_0f8a4c1e-9a6b-4d57-8b1c-5d4a3c2b1a00";
 
     #[test]
-    fn a_screen_shows_holder_state_and_what_is_left() {
+    fn screen_shows_holder_state_and_remaining_validity() {
         let mut screen = screen(vec![row("web", "alice", 4.0, 3), row("db", "", -1.0, 7)]);
         let lines = drawn(&mut screen, 110, 6);
         assert!(
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn narrow_terminals_and_trouble_do_no_harm() {
+    fn view_on_a_tiny_terminal_does_not_panic() {
         let mut screen = Screen::new("here".into());
         let trouble = Some("refused".into());
         screen.show(vec![row("web", "alice", 4.0, 3)], false, trouble);

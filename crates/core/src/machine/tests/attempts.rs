@@ -15,7 +15,7 @@ fn whole_seconds() -> Config {
 }
 
 #[test]
-fn winning_write_on_the_version_that_is_still_there_may_yet_win() {
+fn winning_write_on_the_current_version_may_still_be_applied() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 bing/3 v4          leader "bing"
@@ -35,7 +35,7 @@ fn winning_write_on_the_version_that_is_still_there_may_yet_win() {
 }
 
 #[test]
-fn renewal_on_the_version_that_is_still_there_is_recognised_later() {
+fn renewal_on_the_current_version_is_recognised_later() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 absent             create#2 baz/15 t0
@@ -62,7 +62,7 @@ fn renewal_on_the_version_that_is_still_there_is_recognised_later() {
 
 /// A time in whole seconds is not proof of the writer, but the version that a read showed during the term is.
 #[test]
-fn record_that_a_look_during_the_term_showed_is_ours_after_the_term() {
+fn record_that_a_read_during_the_term_showed_is_ours_after_the_term() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 absent             create#2 baz/15 t0

@@ -141,7 +141,7 @@ fn term_with_the_number_of_an_earlier_one_begins_despite_the_order_to_the_earlie
 
 /// The released record shows neither the holder nor the time of the term that the order has ended.
 #[test]
-fn followers_hold_back_for_the_successor_of_a_term_that_the_order_names_with_its_time() {
+fn followers_wait_for_the_named_successor_if_the_order_states_the_time_of_the_term() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 bing/15 v5         leader "bing"
@@ -233,7 +233,7 @@ fn a_preferred_holder_ends_a_coordinated_term() {
 }
 
 #[test]
-fn a_shutdown_before_anything_was_won_finishes_at_once() {
+fn shutdown_of_a_follower_finishes_immediately() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 bing/15 v4         leader "bing"
@@ -249,7 +249,7 @@ fn a_shutdown_before_anything_was_won_finishes_at_once() {
 }
 
 #[test]
-fn a_shutdown_looks_whether_a_write_without_an_answer_won() {
+fn shutdown_reads_whether_an_unanswered_write_won() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 absent             create#2 baz/15 t0
@@ -273,7 +273,7 @@ fn a_shutdown_looks_whether_a_write_without_an_answer_won() {
 }
 
 #[test]
-fn without_release_a_term_is_left_to_run_out() {
+fn term_without_release_is_left_to_expire() {
     let mut config = config();
     config.release_on_cancel = false;
     expect![[r#"

@@ -88,7 +88,7 @@ fn case_05_a_holder_observed_long_ago_is_replaced() {
 }
 
 #[test]
-fn case_06_an_empty_holder_is_taken_whatever_its_times_say() {
+fn case_06_an_empty_holder_is_taken_regardless_of_its_times() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 /15 v4 renew=9999999999999999 t=3 acquire#2 over 4 baz/15 t4
@@ -118,7 +118,7 @@ fn case_07_a_fresh_holder_is_waited_for_and_reported_once() {
 /// client-go renews any record with its name, regardless of the writer. We wait as for another candidate, because
 /// another process with our name may hold the record (duty 9).
 #[test]
-fn case_08_our_own_name_at_the_start_is_a_stranger_deliberately() {
+fn case_08_our_own_name_at_the_start_counts_as_another_holder() {
     expect![[r#"
         0       start                    read#1
         0.01    watch baz/15 v4          leader "baz"
@@ -232,7 +232,7 @@ fn case_14_a_release_that_conflicts_reads_again_and_succeeds() {
 }
 
 #[test]
-fn case_15_a_renewal_under_way_at_shutdown_does_not_keep_from_releasing() {
+fn case_15_a_renewal_in_flight_at_shutdown_does_not_prevent_the_release() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 absent             create#2 baz/15 t0
@@ -258,7 +258,7 @@ fn case_15_a_renewal_under_way_at_shutdown_does_not_keep_from_releasing() {
 }
 
 #[test]
-fn case_16_a_read_under_way_at_shutdown_does_not_keep_from_releasing() {
+fn case_16_a_read_in_flight_at_shutdown_does_not_prevent_the_release() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 absent             create#2 baz/15 t0
@@ -308,7 +308,7 @@ fn case_18_leading_is_one_write_per_retry_period_and_no_read() {
 }
 
 #[test]
-fn case_19_a_conflict_is_looked_into_and_renewed_at_once() {
+fn case_19_after_a_conflict_a_read_and_a_renewal_follow_immediately() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 absent             create#2 baz/15 t0

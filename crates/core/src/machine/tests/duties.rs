@@ -191,7 +191,7 @@ fn duty_04_the_watch_never_extends() {
 }
 
 #[test]
-fn duty_05_work_is_told_to_stop_and_joined_before_the_release() {
+fn duty_05_work_is_cancelled_and_joined_before_the_release() {
     expect![[r#"
         0       start                    read#1
         0.5     read1 absent             create#2 baz/15 t0
@@ -285,7 +285,7 @@ fn duty_06_a_release_requires_our_own_record_in_what_was_just_read() {
 }
 
 #[test]
-fn duty_06_nothing_is_released_after_the_guard_ran_out() {
+fn duty_06_nothing_is_released_after_the_guard_expired() {
     expect![[r#"
         0       start                    read#1
         0.5     read1 absent             create#2 baz/15 t0
@@ -324,7 +324,7 @@ fn duty_07_a_renewal_starts_the_wait_anew() {
 }
 
 #[test]
-fn duty_07_an_edit_of_labels_does_not() {
+fn duty_07_an_edit_of_labels_does_not_restart_the_wait() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 bing/15 v4 renew=1 leader "bing"
@@ -433,7 +433,7 @@ fn duty_08_a_live_term_is_waited_out_after_a_deletion() {
 }
 
 #[test]
-fn duty_08_garbage_may_hide_a_live_term() {
+fn duty_08_unreadable_record_may_hide_a_live_term() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 /0 v4 garbage      -
@@ -453,7 +453,7 @@ fn duty_08_garbage_may_hide_a_live_term() {
 }
 
 #[test]
-fn duty_09_the_name_alone_proves_nothing_not_even_in_the_middle_of_a_term() {
+fn duty_09_the_name_alone_proves_nothing_even_during_a_term() {
     expect![[r#"
         0       start                    read#1
         0.5     read1 absent             create#2 baz/15 t0
@@ -510,7 +510,7 @@ fn duty_11_a_backward_jump_changes_nothing() {
 }
 
 #[test]
-fn duty_13_after_a_long_pause_the_first_step_ends_the_term_whatever_it_brings() {
+fn duty_13_after_a_long_pause_the_first_step_ends_the_term_for_every_input() {
     expect![[r#"
         0       start                    read#1
         0.5     read1 absent             create#2 baz/15 t0
@@ -529,7 +529,7 @@ fn duty_13_after_a_long_pause_the_first_step_ends_the_term_whatever_it_brings() 
 /// The deadline thread checks four times a second. It may detect a jump that happens between two steps of the machine.
 /// The work is cancelled in that case, so the term must not continue.
 #[test]
-fn duty_11_a_jump_that_was_seen_and_undone_ends_the_term_all_the_same() {
+fn duty_11_a_jump_that_was_detected_and_undone_still_ends_the_term() {
     expect![[r#"
         0       start                    read#1
         0.5     read1 absent             create#2 baz/15 t0

@@ -40,7 +40,7 @@ fn a_term_of_another_for_life_is_never_taken_over_until_it_is_emptied() {
 }
 
 #[test]
-fn a_term_of_another_kind_runs_out() {
+fn term_of_another_mode_expires() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 bing/14 v5         leader "bing"
@@ -59,7 +59,7 @@ fn a_term_of_another_kind_runs_out() {
 
 /// Durations are limited to two days, which is also the duration that `tenure elect --mode=for-life` writes.
 #[test]
-fn a_longer_term_is_not_for_life_because_it_is_cut() {
+fn longer_duration_is_reduced_and_is_not_a_term_for_life() {
     let timing = Timing::builder()
         .lease_duration(MAX_LEASE)
         .renew_deadline(Duration::from_secs(10))
@@ -76,7 +76,7 @@ fn a_longer_term_is_not_for_life_because_it_is_cut() {
 }
 
 #[test]
-fn a_term_that_another_incarnation_left_is_led_on() {
+fn term_of_an_earlier_incarnation_is_continued() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 baz/15 v5          leader "baz", acquire#2 over 5 baz/15 t1
@@ -104,7 +104,7 @@ fn a_term_that_another_incarnation_left_is_led_on() {
 }
 
 #[test]
-fn a_term_that_somebody_edited_ends_and_another_begins() {
+fn edited_term_ends_and_a_new_one_begins() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 absent             create#2 baz/15 t0
@@ -124,7 +124,7 @@ fn a_term_that_somebody_edited_ends_and_another_begins() {
 }
 
 #[test]
-fn it_is_kept_at_shutdown_and_given_back_by_order() {
+fn term_for_life_is_kept_at_shutdown_and_released_by_order() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 absent             create#2 baz/15 t0

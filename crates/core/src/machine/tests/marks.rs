@@ -201,7 +201,7 @@ fn an_assignment_after_a_marked_release_is_taken_up_immediately() {
 }
 
 #[test]
-fn an_assignment_that_another_is_preferred_for_is_left_to_the_controller_first() {
+fn assignment_with_another_preferred_holder_is_left_to_the_controller_at_first() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 baz/5 v4 renew=7 preferred=bing leader "baz"
@@ -292,7 +292,7 @@ fn an_assignment_after_a_release_without_a_mark_is_taken_up_immediately() {
 
 /// Without a controller, every holder has waited until the term of the previous holder ended.
 #[test]
-fn a_holder_with_a_short_lease_is_not_waited_for_as_long_as_the_one_before_it() {
+fn holder_with_a_short_lease_is_waited_for_by_its_own_duration() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 go/15 v4 renew=7   leader "go"

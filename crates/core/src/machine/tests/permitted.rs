@@ -47,7 +47,7 @@ fn record_of_another_may_be_replaced_from_the_end_of_its_lease() {
 }
 
 #[test]
-fn free_record_may_be_replaced_and_garbage_may_not() {
+fn free_record_may_be_replaced_and_unreadable_record_may_not() {
     let free = "0 start\n1 read1 /15 v4 paused";
     assert!(may_replace(config(), free, 1.0, Some("4")));
     let garbage = "0 start\n1 read1 /15 v4 garbage";
@@ -85,7 +85,7 @@ fn term_that_the_record_does_not_show_is_waited_for() {
 }
 
 #[test]
-fn own_record_may_be_replaced_whatever_was_before() {
+fn own_record_may_be_replaced_regardless_of_earlier_terms() {
     let own = "0 start\n1 read1 absent\n1.1 ok2 5";
     assert!(may_replace(config(), own, 1.2, Some("5")));
     let inherited = "0 start\n1 read1 baz/15 v4 paused";

@@ -5,7 +5,7 @@ use expect_test::expect;
 use super::{Config, Table, config, play};
 
 #[test]
-fn follower_of_a_paused_election_reads_when_a_list_is_below_what_it_saw() {
+fn follower_of_a_paused_election_reads_after_a_list_below_its_observation() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 /1 v90             acquire#2 over 90 baz/15 t1
@@ -33,7 +33,7 @@ fn follower_of_a_paused_election_reads_when_a_list_is_below_what_it_saw() {
 }
 
 #[test]
-fn list_at_or_above_what_was_seen_needs_no_read() {
+fn list_at_or_above_the_observed_revision_needs_no_read() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 bing/15 v100       leader "bing"
@@ -147,7 +147,7 @@ fn leader_reads_when_a_list_is_below_its_own_write_and_stops_if_the_store_went_b
 
 /// Writes of other objects may have moved the restored store past the observed revision.
 #[test]
-fn list_that_shows_an_older_version_is_looked_into_even_if_its_revision_has_caught_up() {
+fn list_with_an_older_version_causes_a_read_even_if_its_revision_is_high_enough() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 /1 v100 paused     -
@@ -167,7 +167,7 @@ fn list_that_shows_an_older_version_is_looked_into_even_if_its_revision_has_caug
 }
 
 #[test]
-fn revision_that_a_restored_store_gives_again_is_looked_into() {
+fn repeated_revision_of_a_restored_store_causes_a_read() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 /1 v100 paused     -
@@ -191,7 +191,7 @@ fn revision_that_a_restored_store_gives_again_is_looked_into() {
 }
 
 #[test]
-fn two_versions_that_looked_stale_are_looked_into_like_one() {
+fn two_versions_that_seem_stale_cause_one_read() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 /1 v100 paused     -
@@ -211,7 +211,7 @@ fn two_versions_that_looked_stale_are_looked_into_like_one() {
 }
 
 #[test]
-fn absence_at_a_revision_that_was_seen_before_is_looked_into() {
+fn absence_at_an_observed_revision_causes_a_read() {
     for script in [
         "9 watch absent v80\n9.1 listed v300",
         "9 watch absent v80\n9.05 watch absent v81\n9.1 listed v300",
@@ -224,7 +224,7 @@ fn absence_at_a_revision_that_was_seen_before_is_looked_into() {
 }
 
 #[test]
-fn other_record_at_the_revision_that_is_known_is_looked_into() {
+fn other_record_at_the_known_revision_causes_a_read() {
     expect![[r#"
         0       start                    read#1
         0.1     read1 ann/15 v100        leader "ann"

@@ -17,7 +17,7 @@ fn play(script: &str) -> String {
 }
 
 #[test]
-fn the_loser_of_a_race_within_one_second_does_not_take_the_winners_record_for_its_own() {
+fn loser_of_a_race_within_one_second_does_not_treat_the_record_as_its_own() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 bing/3 v4          leader "bing"
@@ -45,7 +45,7 @@ fn the_loser_of_a_race_within_one_second_does_not_take_the_winners_record_for_it
 }
 
 #[test]
-fn a_lost_answer_proves_nothing_but_the_late_answer_does() {
+fn lost_response_proves_nothing_and_late_response_is_proof() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 bing/3 v4          leader "bing"
@@ -69,7 +69,7 @@ fn a_lost_answer_proves_nothing_but_the_late_answer_does() {
 }
 
 #[test]
-fn a_write_that_may_be_a_namesakes_is_not_released_at_shutdown() {
+fn write_that_may_be_of_another_process_with_the_name_is_not_released_at_shutdown() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 bing/3 v4          leader "bing"

@@ -50,7 +50,7 @@ fn follower_wants_a_tick_when_the_lease_runs_out_and_none_while_a_term_for_life_
 }
 
 #[test]
-fn work_that_winds_down_is_given_ticks_for_renewals_and_for_its_deadline() {
+fn work_that_is_stopping_gets_ticks_for_renewals_and_its_deadline() {
     let won = "0 start\n0.5 read1 absent\n0.5 ok2 5\n0.6 stepdown";
     let mut table = Table::new(config()).play(won);
     let due = table.election.deadline().expect("the next renewal");
@@ -94,7 +94,7 @@ fn revision_without_an_order_from_the_watch_is_only_a_hint_to_read() {
 }
 
 #[test]
-fn answer_to_another_read_is_not_heeded() {
+fn response_to_another_read_is_ignored() {
     expect![[r#"
         0       start                    read#1
         0.1     read7 /1 v5              -

@@ -6,7 +6,7 @@ use expect_test::expect;
 use super::{Table, config, play};
 
 #[test]
-fn shutdown_while_the_winning_write_is_under_way_releases_without_leading() {
+fn shutdown_during_the_winning_write_releases_without_leading() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 absent             create#2 baz/15 t0
@@ -26,7 +26,7 @@ fn shutdown_while_the_winning_write_is_under_way_releases_without_leading() {
 }
 
 #[test]
-fn step_down_while_the_winning_write_is_under_way_releases_without_leading() {
+fn step_down_during_the_winning_write_releases_without_leading() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 absent             create#2 baz/15 t0

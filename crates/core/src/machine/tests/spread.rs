@@ -42,7 +42,7 @@ fn first_renewals_spread_over_the_retry_period_and_none_is_later() {
 }
 
 #[test]
-fn a_busy_moment_does_not_bring_them_together() {
+fn late_renewals_of_many_elections_stay_spread() {
     let dues = first_renewals().into_iter().map(|(mut table, due)| {
         // All renewals are sent late, at the same instant, and answered.
         table.line("2.5 tick");
@@ -59,7 +59,7 @@ fn a_busy_moment_does_not_bring_them_together() {
 }
 
 #[test]
-fn a_renewal_may_wait_a_little_and_nothing_else_may() {
+fn only_a_renewal_has_leeway() {
     let mut table = Table::new(config());
     let mut leeways = |lines: &[&str]| -> Vec<Duration> {
         let leeway = |line: &&str| {
@@ -154,7 +154,7 @@ fn followers_spread_more_after_a_release_than_after_an_expiry() {
 }
 
 #[test]
-fn those_that_wait_keep_their_place() {
+fn late_renewal_within_its_leeway_does_not_move_the_next_one() {
     for (mut table, due) in first_renewals() {
         let latest = due + table.election.leeway();
         let seconds = latest.as_nanos() as f64 / 1e9;

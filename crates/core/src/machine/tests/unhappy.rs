@@ -184,7 +184,7 @@ fn extra_9_callbacks_come_in_order_leader_after_lead_and_each_stop_after_its_lea
 }
 
 #[test]
-fn work_that_ends_by_itself_gives_the_lease_back() {
+fn work_that_ends_by_itself_releases_the_lease() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 absent             create#2 baz/15 t0
@@ -211,7 +211,7 @@ fn work_that_ends_by_itself_gives_the_lease_back() {
 
 /// Found by the simulator: the second write was attributed to another candidate and ended the term.
 #[test]
-fn a_late_answer_does_not_disown_the_write_that_followed_it() {
+fn late_response_does_not_invalidate_the_following_write() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 absent             create#2 baz/15 t0
@@ -236,7 +236,7 @@ fn a_late_answer_does_not_disown_the_write_that_followed_it() {
 
 /// Found by the simulator: the record in the object was forgotten, and the S5 assertion failed.
 #[test]
-fn many_lost_answers_never_make_our_own_record_a_strangers() {
+fn many_lost_responses_never_make_our_own_record_foreign() {
     let mut table = Table::new(config()).play(
         "0 start
          0.01 read1 absent
@@ -256,7 +256,7 @@ fn many_lost_answers_never_make_our_own_record_a_strangers() {
 /// Found by the simulator: a leader whose writes were applied but never answered retried forever. Later it treated the
 /// effect of its oldest attempt as an edit by another writer.
 #[test]
-fn a_leader_without_answers_looks_what_became_of_its_writes() {
+fn leader_without_responses_reads_the_result_of_its_writes() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 absent             create#2 baz/15 t0
@@ -286,7 +286,7 @@ fn a_leader_without_answers_looks_what_became_of_its_writes() {
 /// Found by the simulator: after the lease was no longer renewed, the next tick was requested for an instant in the
 /// past.
 #[test]
-fn winding_down_asks_for_no_ticks_in_the_past() {
+fn stopping_term_requests_no_tick_in_the_past() {
     let table = Table::new(config()).play(
         "0 start
          0.01 read1 absent
@@ -453,7 +453,7 @@ fn an_order_names_the_term_that_the_object_shows() {
 }
 
 #[test]
-fn our_own_write_keeps_the_orders_of_what_it_replaced_whatever_was_read_meanwhile() {
+fn our_own_write_keeps_the_orders_of_the_replaced_version_despite_a_stale_read() {
     expect![[r#"
         0       start                    read#1
         0.01    read1 absent             create#2 baz/15 t0

@@ -21,7 +21,7 @@ fn at(millis: u64) -> LocalTime {
 }
 
 #[test]
-fn renewal_while_work_winds_down_has_the_number_of_the_term_that_the_object_shows() {
+fn renewal_while_work_stops_has_the_number_of_the_term_that_the_object_shows() {
     let table = Table::new(config()).play(
         "0 start
          0.01 read1 absent
@@ -56,7 +56,7 @@ fn renewal_while_work_winds_down_has_the_number_of_the_term_that_the_object_show
 }
 
 #[test]
-fn sight_of_the_renewal_that_counted_already_does_not_move_the_deadline() {
+fn observation_of_a_confirmed_renewal_does_not_move_the_deadline() {
     expect![[r#"
         0       start                    read#1
         0.5     read1 absent             create#2 baz/15 t0
@@ -115,7 +115,7 @@ fn loss_that_leaves_as_much_time_does_not_set_the_deadline_again() {
 }
 
 #[test]
-fn lease_is_kept_for_a_renew_deadline_after_the_stop_and_not_longer() {
+fn lease_is_renewed_for_one_renew_deadline_after_the_stop() {
     let table = after_leading(
         "2.5 stepdown
          2.6 ok3 6
@@ -141,7 +141,7 @@ fn lease_is_kept_for_a_renew_deadline_after_the_stop_and_not_longer() {
 }
 
 #[test]
-fn no_tick_is_wanted_for_a_renewal_when_the_lease_is_no_longer_kept() {
+fn no_tick_is_requested_when_the_lease_is_no_longer_renewed() {
     // This renewal is sent more than half a retry period late, so the next one is due two seconds after it. The lease
     // is no longer renewed by then.
     let table = after_leading(
@@ -153,7 +153,7 @@ fn no_tick_is_wanted_for_a_renewal_when_the_lease_is_no_longer_kept() {
 }
 
 #[test]
-fn no_tick_is_wanted_for_a_renewal_at_the_end_of_the_guard() {
+fn no_tick_is_requested_for_a_renewal_at_the_end_of_the_guard() {
     // The delay after the second failure does not depend on the time of that failure.
     let fail = |table: &mut Table, nanos: u64| {
         let now = Now {

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connect_asks_for_the_server_and_says_who_asks() {
+    async fn connect_request_names_the_server_and_has_credentials() {
         let script: &[(&[u8], &[u8])] = &[(
             b"CONNECT k8s.example:6443 HTTP/1.1\r\nHost: k8s.example:6443\r\n\
               Proxy-Authorization: Basic dTpwQA==\r\n\r\n",

@@ -130,7 +130,7 @@ mod tests {
 
     /// Cases from the table of Go's `golang.org/x/net/http/httpproxy`, and the forms that users of kubectl write.
     #[test]
-    fn entries_cover_what_they_cover_in_go() {
+    fn no_proxy_entries_cover_the_same_servers_as_in_go() {
         for (entry, host, port, covered) in [
             ("", "example.com", 443, false),
             (",, ,", "example.com", 443, false),

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn kubeconfigs_keep_their_own_proxy_and_no_other() {
+    async fn kubeconfig_proxy_is_used_and_environment_is_ignored() {
         let read = async |line: &str| {
             let text = format!(
                 "{{clusters: [{{name: a, cluster: {{server: 'https://a' {line}}}}}], \
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_kube_took_from_the_environment_is_corrected() {
+    fn only_a_proxy_that_kube_took_from_the_environment_is_corrected() {
         let set = environment("http://p:1", "", "");
         let url = |text: &str| text.parse::<Uri>().unwrap();
         assert!(set.is_what_kube_took(Some(&url("http://p:1/"))));

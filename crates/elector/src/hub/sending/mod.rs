@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_few_are_sent_and_more_the_longer_others_wait() {
+    async fn limit_of_requests_in_flight_grows_with_the_waiting_time() {
         let mut requests = Requests::default();
         for id in 0..1_000 {
             requests.queue(at(0), id);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_that_share_a_connection_do_not_wait_for_each_other() {
+    async fn requests_on_a_shared_connection_use_the_upper_limit() {
         let mut requests = Requests::default();
         for id in 0..1_000 {
             requests.queue(at(0), id);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_aborted_makes_room() {
+    async fn aborted_request_frees_its_place() {
         let mut requests = Requests::default();
         let first = requests.send(1, std::future::pending());
         for id in 2..100 {

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_object_is_known_by_its_version_and_whole_on_demand() {
+    fn changed_object_is_identified_by_version_and_parsed_on_demand() {
         let object = json!({
             "kind": "Lease", "spec": { "holderIdentity": "a\n" },
             "metadata": { "name": "x", "uid": "u", "resourceVersion": "7" },
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_says_instead_is_an_error() {
+    fn error_line_of_a_watch_is_an_error() {
         let status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": "too old", "reason": "Expired", "code": 410,

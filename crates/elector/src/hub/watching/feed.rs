@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_as_servers_write_it_is_read_no_further_than_needed() {
+    fn line_in_the_format_of_go_servers_is_parsed_only_as_far_as_needed() {
         let line = r#"{"type":"MODIFIED","object":{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"x","namespace":"ns","uid":"u","resourceVersion":"7","creationTimestamp":"2026-01-02T03:04:05Z"},"spec":{"holderIdentity":"a"}}}"#;
         let quick = head(line).expect("it is such a line");
         let Ok(WatchEvent::Changed(thorough)) = WatchEvent::parse(line.as_bytes()) else {
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_kept_in_their_order_and_others_are_not_taken() {
+    fn changes_keep_their_order_and_other_lines_are_not_taken() {
         let line = |name: &str, revision: &str| {
             format!(
                 r#"{{"type":"MODIFIED","object":{{"kind":"Lease","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"ns","uid":"u","resourceVersion":"{revision}"}}}}}}"#

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_written_for_a_pod_that_may_live() {
+    async fn nothing_is_written_for_a_pod_that_may_be_alive() {
         for stage in [PodStage::Running, PodStage::Overdue] {
             for stored in [Some(held(172_800)), None] {
                 let (done, writes) = freed_at(stage, stored, StatusCode::CREATED).await;
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lease_that_went_with_its_pod_is_made_again_and_free() {
+    async fn lease_deleted_with_its_pod_is_created_again_without_a_holder() {
         for (created, expected) in [(StatusCode::CREATED, true), (StatusCode::CONFLICT, false)] {
             let (done, writes) = freed(None, created).await;
             assert_eq!(done, expected);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_owner_is_named_in_the_end_and_nobody_waits_for_it() {
+    async fn owner_of_the_lease_is_set_by_retries_in_the_background() {
         let (sender, mut owned) = tokio::sync::mpsc::unbounded_channel();
         let reads = Mutex::new(0);
         let client = scripted::server(move |request, body| {

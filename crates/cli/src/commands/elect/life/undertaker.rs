@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_that_ends_is_no_trouble_and_asks_for_bookmarks() {
+    async fn watch_that_ends_regularly_is_not_a_failure_and_requests_bookmarks() {
         let lists = Mutex::new(0);
         let watches = Arc::new(Mutex::new(Vec::new()));
         let asked = watches.clone();

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_signals() {
+    fn process_signal_values_are_parsed() {
         let hup: ProcessSignal = "nginx:HUP".parse().unwrap();
         assert_eq!((hup.name.as_str(), hup.signal), ("nginx", Signal::HUP));
         for bad in ["nginx", ":HUP", "nginx:", "nginx:NOPE"] {

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn state_file_that_cannot_be_replaced_leaves_nothing_over() {
+    fn state_file_that_cannot_be_replaced_leaves_no_temporary_file() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         fs::create_dir_all(state.join("full")).unwrap();

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls() {
+    fn webhook_urls_are_parsed() {
         let target: Target = "http://localhost:9000/hook?x=1".parse().unwrap();
         assert_eq!(target.base, "http://localhost:9000/");
         assert_eq!(target.path, "/hook?x=1");
