@@ -203,7 +203,8 @@ impl Joining {
         agreed.shards == Some(self.shards)
     }
 
-    /// Records since when leases are unchanged: the leases of replicas, and of shards of other numbers.
+    /// Records the time since which each held lease is unchanged. Only the leases of replicas and of shards of other
+    /// numbers matter.
     fn note(&mut self, asked: LocalTime, answered: LocalTime, leases: &[Listed]) {
         let mut before = std::mem::take(&mut self.known);
         for lease in leases {

@@ -68,7 +68,7 @@ pub enum PodStage {
     Ended,
 }
 
-/// What is known about the pod of a holder.
+/// The state of the pod of a holder, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Nothing relevant was observed.
