@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::sync::lock;
 
-/// What this candidate knows about the leader.
+/// The leader, as far as this candidate knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Status {
     /// There is no known leader: before the first observation, after the end of a term, or after a release.

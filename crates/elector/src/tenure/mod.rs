@@ -117,8 +117,8 @@ impl Tenure {
         self.dog.cell.valid_for()
     }
 
-    /// Returns the time at which the guard of the last known renewal expires or expired. The term may have ended earlier,
-    /// for a [reason](Self::reason).
+    /// Returns the time at which the guard of the last known renewal expires or expired. The term may have ended
+    /// earlier; [`reason`](Self::reason) returns why.
     pub fn until(&self) -> LocalTime {
         self.dog.cell.guard().until()
     }

@@ -1,4 +1,4 @@
-//! The driver against a lock in memory, with tokio's paused time: almost nothing here really waits.
+//! Tests of the driver with a lock in memory and tokio's paused time, so that almost no test really waits.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

@@ -58,7 +58,7 @@ pub(super) struct Watches {
     receiver: mpsc::UnboundedReceiver<(u64, FeedEvent)>,
 }
 
-/// The members of one kind in one namespace.
+/// The subscribers of one kind in one namespace, and their feeds.
 #[derive(Default)]
 struct Group {
     members: HashMap<Name, Vec<Member>>,
