@@ -253,7 +253,8 @@ impl Server {
             Some(dir) => dir.clone(),
             None => local::data_dir()?,
         };
-        // The server checks the folder itself when it locks it. The other commands trust the files in it.
+        // A server checks the folder when it locks it. The other commands trust the files in the folder, so it is
+        // checked here.
         if !matches!(self.command, None | Some(Action::Run(_))) {
             let checked = files::check_folder(&dir);
             checked.with_context(|| format!("data directory {}", dir.display()))?;
