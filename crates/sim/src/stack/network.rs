@@ -36,7 +36,7 @@ pub(super) struct Wire {
     pub(super) clock: NodeClock,
 }
 
-/// What happens to a request.
+/// The outcome of a request in the network.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fate {
     pub(super) fault: Option<Fault>,
