@@ -169,7 +169,7 @@ impl Set {
         self
     }
 
-    /// Removes the members of another set, but not what is below them.
+    /// Removes the members of another set, and keeps the members below them.
     pub(crate) fn difference(mut self, other: &Self) -> Self {
         self.nodes.retain(|element, node| {
             if let Some(theirs) = other.nodes.get(element) {

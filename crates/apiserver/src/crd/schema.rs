@@ -139,7 +139,7 @@ impl Structural {
         }
     }
 
-    /// Returns the expected type of a value of the wrong type, in the words of apply.
+    /// Returns the expected type if the value has another type. The name of the type is that of apply errors.
     pub(crate) fn wants(&self, value: &Value) -> Option<&'static str> {
         let (fits, wanted) = match self.kind {
             _ if value.is_null() => return None,

@@ -267,8 +267,8 @@ impl Tenant {
         Failure::try_again(format!("too many requests: user {user:?} has {what}"))
     }
 
-    /// Runs work of unknown duration on another thread than those of the runtime, after a fair wait for a seat. Box a
-    /// large future, because this one contains it several times.
+    /// Runs work of unknown duration outside the threads of the runtime, after a fair wait for a seat. Box a large
+    /// future, because the returned future contains it several times.
     ///
     /// # Errors
     /// 429 if too many requests wait already.

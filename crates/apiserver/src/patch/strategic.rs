@@ -8,7 +8,8 @@
 //! | `$setElementOrder/f` | the order of list `f` after the merge |
 //! | `$retainKeys` | all other keys of the map are removed |
 //!
-//! Clients depend on the order: elements of the patch keep the order of the patch, the others that of the object.
+//! Clients depend on the order. Elements of the patch keep the order of the patch, and the other elements keep the
+//! order of the object.
 
 use serde_json::{Map, Value};
 

@@ -52,7 +52,7 @@ pub struct RequestInfo {
     pub route: Route,
 }
 
-/// The path of a request: of a resource, or another one.
+/// The path of a request: a resource path, or any other path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// `/api/v1/...`, `/apis/GROUP/VERSION/...` with a resource.

@@ -68,7 +68,8 @@ pub(crate) struct Kind {
     pub(crate) names: NameRule,
     /// Applies defaults. Must be idempotent, because it runs on every write.
     pub(crate) default: fn(&mut Value),
-    /// Applies the defaults that a client implies by omitting a field, if `default` also assigns values of the server.
+    /// Applies only the defaults that a client implies by omitting a field. Set if `default` also assigns values of the
+    /// server.
     pub(crate) default_intended: Option<fn(&mut Value)>,
     /// Sets values of a new object that depend on other objects.
     pub(crate) admit: fn(&Registry, &mut Value),

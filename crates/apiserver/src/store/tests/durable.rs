@@ -363,7 +363,7 @@ async fn open_on_full_disk_never_reuses_revisions() {
     set(&store, &key("a", "x"), json!({})).await;
     let crashed = medium.bytes();
     let mut hits = 0;
-    // The space runs out at every write of the repair and of the first commit in turn.
+    // In each round, the space runs out at another write of the repair or of the first commit.
     for writes in 0..60 {
         let disk = Medium::of(crashed.clone());
         disk.fault(Faults {
