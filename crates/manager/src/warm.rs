@@ -41,7 +41,7 @@ pub struct Request<K: Cached> {
     pub scope: Scope,
 }
 
-/// What follows a successful reconciliation.
+/// The next step after a successful reconciliation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Next {
     /// Nothing until the object changes.

@@ -72,7 +72,7 @@ pub enum Invalid {
         variable: &'static str,
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The problem with the value.
         cause: String,
     },
     /// The durations contradict each other.
