@@ -73,7 +73,7 @@ pub enum Error {
     /// The manager ended.
     #[error(transparent)]
     Manager(#[from] tenure_manager::Error),
-    /// A disabled controller does not exist.
+    /// No controller has the name that is to be disabled.
     #[error("controller {0:?} does not exist; the controllers are {list}", list = CONTROLLERS.join(", "))]
     NoSuchController(String),
 }

@@ -71,8 +71,8 @@ impl Collector {
         let has = |finalizer: &str| finalizers.iter().any(|f| f == finalizer);
         let has_dependents = self.graph().dependents(&key.uid).next().is_some();
         let policy = if count(Owner::Waiting) > 0 && has_dependents {
-            // A foreground deletion deletes the dependents of this object first, as this object is deleted before its
-            // owner.
+            // In a foreground deletion, the dependents of this object are deleted before it, and it is deleted before
+            // its owner.
             PropagationPolicy::Foreground
         } else if has(ORPHAN) {
             PropagationPolicy::Orphan

@@ -93,7 +93,7 @@ impl Controller {
         read.map_err(|error| error.to_string())
     }
 
-    /// Reports a file that cannot be applied before it changes. Objects of an earlier version of the file stay.
+    /// Reports a file that cannot be applied unless it changes. Objects of an earlier version of the file stay.
     async fn reject(&mut self, id: &FileId, checksum: String, why: String) -> Result<(), String> {
         // The file has changed since its last report, so this report is not a repetition.
         if let Some(known) = self.files.get_mut(id) {

@@ -395,7 +395,7 @@ impl Controller {
         });
     }
 
-    /// Returns the file of an object in the form that its annotation has.
+    /// Returns the name of a file as the annotation of its objects contains it.
     fn owner(&self, id: &FileId) -> String {
         format!("{}/{}", self.folders[id.folder].source, id.path)
     }

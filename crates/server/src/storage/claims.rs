@@ -88,8 +88,8 @@ impl Storage {
         let naming = shelves
             .volumes
             .find(&Word::Claim(Name::of(&claim.metadata)));
-        // If the node decides, no volume is available before the node is known, and after that only volumes that the
-        // node can reach.
+        // If the class waits for the first pod, no volume is available before the node is known. After that, only
+        // volumes that the node can reach are available.
         let reached = |volume: &PersistentVolume| {
             let node = node.as_deref();
             node.is_some_and(|node| nodes::reaches(volume, node))

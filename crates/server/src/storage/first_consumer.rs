@@ -29,7 +29,7 @@ enum Plan {
     Wait(Duration),
 }
 
-/// What a claim gets on the selected node.
+/// The step for a claim on the selected node.
 enum Step {
     /// This existing volume.
     Reserve(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>),

@@ -188,7 +188,7 @@ async fn foreground_deletion_of_one_object_in_a_ring_deletes_the_ring() {
     server.stop().await;
 }
 
-/// No object of the ring is left whose blocking reference could be removed: all of them already wait.
+/// All objects of the ring already wait, so no blocking reference is left that could be removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreground_deletion_of_every_object_in_a_ring_deletes_the_ring() {
     let (server, maps) = start().await;
