@@ -19,7 +19,7 @@ use crate::state::{Failure, FailureKind, State};
 /// Number of pending volume objects that are posted concurrently.
 const SAVERS: usize = 4;
 
-/// What the worker does with a queue item.
+/// The next step for a queue item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Next {
     /// Nothing until the object changes.

@@ -1,5 +1,5 @@
-//! Annotation, finalizer and parameter names that the provisioner shares with drivers and the snapshotter. Those that it
-//! shares with the volume binder are in `tenure_kinds::names`.
+//! Annotation, finalizer and parameter names that the provisioner shares with drivers and the snapshotter. Names that
+//! it shares with the volume binder are in `tenure_kinds::names`.
 
 pub(crate) use tenure_kinds::names::{
     ALPHA_SELECTED_NODE, MIGRATED_TO, PROVISIONED_BY, SELECTED_NODE,

@@ -2,7 +2,7 @@
 
 use tenure_csi::{CallError, Code};
 
-/// What the driver may do after an attempt.
+/// State of the driver after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Nothing. If the claim was deleted, it needs no further work.
@@ -20,7 +20,7 @@ pub(crate) enum State {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Failure {
-    /// What the driver may do now.
+    /// State of the driver after this attempt.
     pub(crate) state: State,
     /// Message for Events and logs.
     pub(crate) message: String,

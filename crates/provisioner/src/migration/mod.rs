@@ -107,7 +107,7 @@ pub enum TranslationError {
         what: &'static str,
         /// The value.
         value: String,
-        /// What is wrong with it.
+        /// The problem with the value.
         why: &'static str,
     },
 }
