@@ -302,7 +302,7 @@ fn others(op: &str) -> &'static [&'static str] {
     }
 }
 
-/// Returns values that a function may return immediately, by its type. Those that do not compile are omitted later.
+/// Returns values that a function may return immediately, by its type. Values that do not compile are omitted later.
 fn returns(output: &syn::ReturnType) -> Vec<String> {
     match output {
         syn::ReturnType::Default => vec![String::new()],
