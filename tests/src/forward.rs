@@ -98,7 +98,8 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     _ = from.shutdown(Shutdown::Both);
 }
 
-/// Copies a kubeconfig whose server is on loopback, with this host instead and additional fields of its cluster.
+/// Copies a kubeconfig whose server is on loopback. The copy names this host instead, and its cluster has these
+/// additional fields.
 ///
 /// # Errors
 ///

@@ -139,8 +139,8 @@ fn struck(election: Election, number: usize) -> Table {
     for round in 0..BLOWS {
         let leader = clock::poll(LIMIT, || table.holder(&wire));
         let leader = leader.unwrap_or_else(|| panic!("nobody leads: {}", table.said()));
-        // tenure watches for a free lock and client-go polls now and then. Therefore the other implementation takes
-        // over only if no other candidate of the leader's implementation is there.
+        // tenure watches for a free lock, and client-go only polls. Therefore the other implementation takes over only
+        // if no other candidate of the leader's implementation is there.
         let make = table.seats[leader].make;
         let kin = |seat: &usize| *seat != leader && table.seats[*seat].make == make;
         let held: Vec<usize> = (0..table.seats.len()).filter(kin).collect();
