@@ -80,7 +80,7 @@ func main() {
 				log.Printf("no property %s of %s", f.name, name)
 				missing++
 			}
-			// Every kind has the same two fields without a wire number. They are described once, as TypeMeta's.
+			// Every kind has the same two fields without a wire number. They are described once, as those of TypeMeta.
 			if f.number == "0" && name != "meta/v1.TypeMeta" && (f.name == "kind" || f.name == "apiVersion") {
 				continue
 			}
