@@ -9,7 +9,10 @@ use std::process::Command;
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use http::Method;
+use k8s_openapi::jiff::{SignedDuration, Timestamp, Unit};
+use serde_json::{Value, json};
 
 use super::elections::Start;
 use super::percentile;
@@ -18,6 +21,7 @@ use crate::candidate::{Election, Fleet};
 use crate::clock::{self, Nanos};
 use crate::process::Process;
 use crate::real::{Cluster, Peer, available};
+use crate::wire::{Wire, lease_path};
 
 /// Number of leaders that are killed while nobody waits for the lease.
 const QUICK: usize = 50;
@@ -83,6 +87,11 @@ fn rows(text: &mut String, server: &str, kubeconfig: &Path, client_go: bool) -> 
         &proved(kubeconfig)?,
     );
     row(
+        "`tenure elect --confirm-death=pod`, from the status of the pod",
+        "p99 50 ms",
+        &terminated(kubeconfig)?,
+    );
+    row(
         "`tenure run`, released by its watchdog, until the next command runs",
         "p99 300 ms",
         &released(kubeconfig)?,
@@ -143,6 +152,92 @@ fn proved(kubeconfig: &Path) -> Result<Vec<Duration>> {
         took.push(at.since(killed));
         fleet.retire(&leader);
         fleet.add(start(&format!("r{round}"))?);
+        leader = next;
+    }
+    Ok(took)
+}
+
+/// Pods of candidates, whose status is written here as the kubelet writes it.
+struct Pods {
+    wire: Wire,
+    election: Election,
+}
+
+impl Pods {
+    const PATH: &str = "/api/v1/namespaces/default/pods";
+
+    /// Starts a candidate in a new pod.
+    fn start(&self, id: &str) -> Result<Process> {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": self.name(id) },
+            "spec": { "containers": [{ "name": "elector", "image": "tenure" }], "nodeName": "n" },
+        });
+        let pod = self.send(&Method::POST, Self::PATH, &pod)?;
+        let uid = pod["metadata"]["uid"]
+            .as_str()
+            .context("a pod without uid")?;
+        let mut election = self.election.clone();
+        election.environment = vec![
+            ("POD_NAME", self.name(id).into()),
+            ("POD_NAMESPACE", "default".into()),
+            ("POD_UID", uid.into()),
+            ("CONTAINER_NAME", "elector".into()),
+        ];
+        Ok(election.sidecar(id, &["--confirm-death=pod"])?)
+    }
+
+    fn name(&self, id: &str) -> String {
+        format!("{}-{id}", self.election.name)
+    }
+
+    /// Reports the end of the container in which the lease was acquired.
+    fn end(&self, id: &str) -> Result<()> {
+        let lease = self.wire.get(&lease_path("default", &self.election.name))?;
+        let acquired = lease.body["spec"]["acquireTime"].as_str();
+        let acquired: Timestamp = acquired.context("no acquireTime")?.parse()?;
+        let at = |seconds: i64| -> Result<String> {
+            let time = acquired + SignedDuration::from_secs(seconds);
+            Ok(time.round(Unit::Second)?.to_string())
+        };
+        let status = json!({ "status": { "phase": "Running", "containerStatuses": [{
+            "name": "elector", "image": "tenure", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "terminated": {
+                "containerID": "containerd://1", "exitCode": 137, "reason": "OOMKilled",
+                "startedAt": at(-60)?, "finishedAt": at(2)?,
+            } },
+        }] } });
+        let path = format!("{}/{}/status", Self::PATH, self.name(id));
+        self.send(&Method::PATCH, &path, &status).map(drop)
+    }
+
+    fn send(&self, method: &Method, path: &str, body: &Value) -> Result<Value> {
+        let answer = self.wire.send(method, path, Some(body))?;
+        ensure!(answer.status.is_success(), "{path}: {}", answer.body);
+        Ok(answer.body)
+    }
+}
+
+/// The time counts from the moment at which the status is sent.
+fn terminated(kubeconfig: &Path) -> Result<Vec<Duration>> {
+    let pods = Pods {
+        wire: Wire::connect(kubeconfig)?,
+        election: election(kubeconfig, "pod"),
+    };
+    let mut fleet = Fleet::default();
+    for id in ["a", "b", "c"] {
+        fleet.add(pods.start(id)?);
+    }
+    let (mut leader, _) = fleet.next_leader(Nanos(0), None, LIMIT)?;
+    let mut took = Vec::new();
+    for round in 0..QUICK {
+        sleep(SETTLE);
+        fleet.member(&leader).kill();
+        let reported = clock::now();
+        pods.end(&leader)?;
+        let (next, at) = fleet.next_leader(reported, Some(&leader), LIMIT)?;
+        took.push(at.since(reported));
+        fleet.retire(&leader);
+        fleet.add(pods.start(&format!("r{round}"))?);
         leader = next;
     }
     Ok(took)
