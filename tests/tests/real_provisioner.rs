@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::time::Duration;
 
@@ -91,7 +92,10 @@ async fn real_provisioner_creates_and_deletes_a_volume_under_the_roles_of_deploy
         .filter_map(Value::as_str)
         .filter(|arg| !arg.starts_with("--csi-address") && !arg.starts_with("--http-endpoint"))
         .collect();
-    let mut command = Command::new(tenure);
+    // The image starts the command under this name.
+    let program = folder.path().join("csi-provisioner");
+    symlink(tenure, &program).unwrap();
+    let mut command = Command::new(program);
     command
         .args(args)
         .arg(format!("--csi-address={}", socket.display()))
