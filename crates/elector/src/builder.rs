@@ -264,6 +264,18 @@ impl Builder {
     ///     .build()?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// In a cluster, the kubelet reports the end of a container to candidates on every node. See
+    /// [`PodProof`](crate::PodProof) for the variables and permissions that it needs:
+    ///
+    /// ```no_run
+    /// # fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let pod = tenure::PodProof::from_environment(client.clone())?;
+    /// let elector = tenure::Elector::lease(client, "default", "my-lease")
+    ///     .confirm_death(pod)
+    ///     .build()?;
+    /// # Ok(()) }
+    /// ```
     pub fn confirm_death(mut self, proof: impl DeathProof + 'static) -> Self {
         self.proofs.push(Arc::new(proof));
         self
