@@ -22,6 +22,7 @@ pub mod crash;
 pub mod death;
 pub mod fence;
 pub mod guard;
+pub mod hash;
 pub mod incarnation;
 pub mod input;
 pub mod machine;

@@ -174,7 +174,7 @@ impl Attempt {
 
     fn in_doubt(&self, why: &Doubt) -> String {
         match self.verb {
-            Verb::Get => format!("cannot {self}"),
+            Verb::Get | Verb::List => format!("cannot {self}"),
             // Nothing was sent.
             _ if why.is_without_connection() => format!("cannot {self}"),
             verb => format!(
@@ -200,6 +200,10 @@ pub enum Verb {
     Create,
     /// PUT.
     Update,
+    /// GET of many objects.
+    List,
+    /// DELETE.
+    Delete,
 }
 
 impl fmt::Display for Verb {
@@ -208,6 +212,8 @@ impl fmt::Display for Verb {
             Self::Get => "get",
             Self::Create => "create",
             Self::Update => "update",
+            Self::List => "list",
+            Self::Delete => "delete",
         })
     }
 }

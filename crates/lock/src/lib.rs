@@ -9,6 +9,8 @@
 //!  core ◀── Observation, Outcome ── driver ◀── Snapshot, Error ◀──┘
 //! ```
 //!
+//! [`member`] has the objects by which candidates announce themselves. They are not part of any lock.
+//!
 //! The [`Lock`] trait has three kinds of implementations, selected at run time by [`LockKind`]: [`ObjectLock`] stores
 //! the record in one object (a Lease, or an annotation of a ConfigMap or of Endpoints), [`MultiLock`] in two objects
 //! for migrations, and [`MemoryLock`] in this process.
@@ -35,6 +37,7 @@ mod kind;
 mod lean;
 mod lease;
 mod lock;
+pub mod member;
 mod memory;
 mod multi;
 mod object;

@@ -1,18 +1,23 @@
-//! The three requests of a lock. Each is sent once.
+//! The three requests of a lock, and those of members. Each is sent once.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use http::{Method, Request, Version, header};
-use http_body_util::BodyExt as _;
+use http::{Method, Request, header};
+use http_body_util::{BodyExt as _, Limited};
 use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
+use tenure_core::Version;
 
 use crate::error::{Doubt, Error, Verb};
 use crate::lean::Lean;
 use crate::object::ObjectName;
+use crate::words::in_words;
+
+/// Limit of the bytes of a list. A longer response is not read to its end.
+const LONGEST_LIST: usize = 4 << 20;
 
 /// Connection to the API server.
 pub(crate) struct Wire {
@@ -70,6 +75,39 @@ pub(crate) async fn update_text(
     write_text(wire, Verb::Update, object, body).await
 }
 
+/// Lists objects of the same kind and namespace as `object`, and returns the response. `query` selects them.
+pub(crate) async fn list(
+    wire: &Wire,
+    object: &ObjectName,
+    query: &str,
+) -> Result<ResponseBody, Error> {
+    let path = format!("{}?{query}", object.resource().path(object.namespace()));
+    let request = Request::get(path);
+    match send_request(wire, Verb::List, object, request, None).await? {
+        (200..300, body) => Ok(body),
+        (code, body) => Err(Error::from_answer(Verb::List, object, code, &body.text())),
+    }
+}
+
+/// Deletes an object at this version.
+pub(crate) async fn delete(
+    wire: &Wire,
+    object: &ObjectName,
+    version: &Version,
+) -> Result<(), Error> {
+    let body = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {
+            "uid": *version.uid,
+            "resourceVersion": version.revision.to_string(),
+        },
+    });
+    write_text(wire, Verb::Delete, object, body.to_string())
+        .await
+        .map(drop)
+}
+
 /// The body of a response.
 pub(crate) struct ResponseBody(Bytes);
 
@@ -97,24 +135,36 @@ async fn write_text(
     }
 }
 
-/// Sends one request. The HTTP status is read from the response and not from kube's error, because kube's error hides
-/// the status if the body contains no code.
+/// Sends one request for an object, or for all of its kind in the namespace.
 async fn send(
     wire: &Wire,
     verb: Verb,
     object: &ObjectName,
     body: Option<String>,
 ) -> Result<(u16, ResponseBody), Error> {
-    let failed = |error| Error::from_client(verb, object, error);
+    let all = || object.resource().path(object.namespace());
     let (method, path) = match verb {
         Verb::Get => (Method::GET, object.path()),
-        Verb::Create => (Method::POST, object.resource().path(object.namespace())),
+        Verb::List => (Method::GET, all()),
+        Verb::Create => (Method::POST, all()),
         Verb::Update => (Method::PUT, object.path()),
+        Verb::Delete => (Method::DELETE, object.path()),
     };
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(header::ACCEPT, "application/json");
+    let request = Request::builder().method(method).uri(path);
+    send_request(wire, verb, object, request, body).await
+}
+
+/// Sends one request. The HTTP status is read from the response and not from kube's error, because kube's error hides
+/// the status if the body contains no code.
+async fn send_request(
+    wire: &Wire,
+    verb: Verb,
+    object: &ObjectName,
+    request: http::request::Builder,
+    body: Option<String>,
+) -> Result<(u16, ResponseBody), Error> {
+    let failed = |error| Error::from_client(verb, object, error);
+    let request = request.header(header::ACCEPT, "application/json");
     let request = match body {
         None => request.body(Body::empty()),
         Some(body) => request
@@ -123,11 +173,23 @@ async fn send(
     };
     let request = request.map_err(|error| failed(kube::Error::HttpError(error)))?;
     let answer = wire.client.send(request).await.map_err(failed)?;
-    let shared = answer.version() == Version::HTTP_2;
+    let shared = answer.version() == http::Version::HTTP_2;
     wire.shared.store(shared, Ordering::Relaxed);
     let code = answer.status().as_u16();
-    let body = answer.into_body().collect().await.map_err(failed)?;
-    Ok((code, ResponseBody(body.to_bytes())))
+    let body = answer.into_body();
+    let body = match verb {
+        Verb::List => read_limited(body, verb, object).await?,
+        _ => body.collect().await.map_err(failed)?.to_bytes(),
+    };
+    Ok((code, ResponseBody(body)))
+}
+
+async fn read_limited(body: Body, verb: Verb, object: &ObjectName) -> Result<Bytes, Error> {
+    let read = Limited::new(body, LONGEST_LIST).collect().await;
+    let undecodable = |error: Box<dyn std::error::Error + Send + Sync>| {
+        Error::unknown(verb, object, Doubt::Undecodable(in_words(&*error)))
+    };
+    Ok(read.map_err(undecodable)?.to_bytes())
 }
 
 /// Parses the object in a response.
