@@ -9,7 +9,8 @@ use kube::Client;
 use tenure_core::timing::TimingBuilder;
 use tenure_core::{Config, StopReason, Timing};
 use tenure_lock::candidate::{self, Candidate, CandidateSpec};
-use tenure_lock::{Lock, LockKind, Precision, label_problem};
+use tenure_lock::member::{Announcement, Members};
+use tenure_lock::{Lock, LockKind, Precision, Watch, label_problem};
 
 use crate::callbacks::Callbacks;
 use crate::clock::{Clock, SystemClock};
@@ -21,6 +22,7 @@ use crate::handle::Handle;
 use crate::health::HealthAdaptor;
 use crate::hub::Hub;
 use crate::identity;
+use crate::member::{Keeper, Membership};
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 
@@ -48,6 +50,7 @@ pub struct Builder {
     event_source: Option<Arc<str>>,
     coordinated: Option<Coordinated>,
     proofs: Vec<Arc<dyn DeathProof>>,
+    announced: Option<Announcement>,
     seed: Option<u64>,
 }
 
@@ -94,6 +97,7 @@ impl Builder {
             event_source: None,
             coordinated: None,
             proofs: Vec::new(),
+            announced: None,
             seed: None,
         }
     }
@@ -281,6 +285,18 @@ impl Builder {
         self
     }
 
+    /// Announces this candidate to others, and reads which others exist: [`Handle::membership`]. By default a candidate is
+    /// not announced, and the election sends no additional requests.
+    ///
+    /// The candidate keeps a second Lease, `ELECTION.member.HASH`, in the namespace of the lock. It renews it every 10 s,
+    /// or more often for lease durations below 15 s, and deletes it at the end. It also deletes those of dead candidates.
+    /// It needs the permissions to list, create, update and delete Leases in this namespace. If one is missing, a warning
+    /// is logged and the election works as without this.
+    pub fn announce(mut self, about: Announcement) -> Self {
+        self.announced = Some(about);
+        self
+    }
+
     /// Implements client-go's `RunOrDie`: builds the elector, runs one term with callbacks, and returns when the term
     /// has ended or `shutdown` completes first. Returns the reason for the end, or nothing if there was no term.
     ///
@@ -376,6 +392,12 @@ impl Builder {
                 opened.map_err(|error| problems.push(error.into()))
             }
         };
+        let announced = self.announced.zip(lock.as_ref().ok());
+        let announced = announced.and_then(|(about, lock)| {
+            let members = members_of(&**lock, self.client.as_ref());
+            let opened = members.map_err(|problem| problems.push(problem)).ok();
+            opened.map(|(members, election)| (members, election, about))
+        });
         let (Ok(timing), Ok(lock), true) = (timing, lock, problems.is_empty()) else {
             return Err(BuildError { problems });
         };
@@ -397,6 +419,12 @@ impl Builder {
         if let Some(adaptor) = &self.watchdog {
             adaptor.attach(Handle::new(shared.clone()).health());
         }
+        let keeper = announced.map(|(members, election, about)| {
+            let membership = Membership::new(clock.clone());
+            // The elector is new, so no other membership is set.
+            let _ = shared.membership.set(membership.clone());
+            Keeper::new(members, membership, shared.clone(), &election, about)
+        });
         let core = Config {
             identity,
             timing,
@@ -416,6 +444,7 @@ impl Builder {
             event_source: self.event_source,
             candidate,
             proofs: self.proofs,
+            keeper: keeper.map(Box::new),
             #[cfg(feature = "_mutants")]
             mutant: None,
         };
@@ -449,8 +478,24 @@ pub(crate) struct Settings {
     pub(crate) event_source: Option<Arc<str>>,
     pub(crate) candidate: Option<Arc<Candidate>>,
     pub(crate) proofs: Vec<Arc<dyn DeathProof>>,
+    /// The task that announces this candidate, until it is started.
+    pub(crate) keeper: Option<Box<Keeper>>,
     #[cfg(feature = "_mutants")]
     pub(crate) mutant: Option<tenure_core::Mutant>,
+}
+
+/// Opens the members of the election of this lock. Returns them with the name of the election.
+fn members_of(lock: &dyn Lock, client: Option<&Client>) -> Result<(Members, String), Problem> {
+    let target = match lock.watch() {
+        Watch::Objects(targets) => targets.into_iter().next(),
+        _ => None,
+    };
+    let (Some(target), Some(client)) = (target, client) else {
+        return Err(Problem::AnnounceWithoutServer);
+    };
+    let (namespace, name) = (target.object.namespace(), target.object.name());
+    let members = Members::open(client.clone(), namespace, name)?;
+    Ok((members, name.to_owned()))
 }
 
 /// Properties that a candidate of a coordinated election announces.

@@ -59,6 +59,7 @@ impl Candidate {
     /// Ends the candidacy: stops the term if there is one, waits for its work, releases the lock. The
     /// last event is [`Event::Finished`].
     pub fn shutdown(&self) {
+        self.shared.leave();
         self.link.send(Ask::Shutdown);
     }
 
@@ -96,6 +97,8 @@ struct Mail {
     queue: VecDeque<Event>,
     waker: Option<Waker>,
     closed: bool,
+    /// Whether the last event waits for something else that ends with the candidacy.
+    held: bool,
 }
 
 impl Mailbox {
@@ -137,8 +140,26 @@ impl Mailbox {
         }
     }
 
+    /// Holds back the last event until [`release`](Self::release).
+    pub(crate) fn hold(&self) {
+        lock(&self.0).held = true;
+    }
+
+    /// Lets the last event pass.
+    pub(crate) fn release(&self) {
+        let mut mail = lock(&self.0);
+        mail.held = false;
+        if let Some(waker) = mail.waker.take() {
+            waker.wake();
+        }
+    }
+
     fn poll(&self, waker: &Waker) -> Poll<Option<Event>> {
         let mut mail = lock(&self.0);
+        if mail.held && matches!(mail.queue.front(), Some(Event::Finished)) {
+            mail.waker = Some(waker.clone());
+            return Poll::Pending;
+        }
         match mail.queue.pop_front() {
             Some(event) => {
                 if mail.queue.is_empty() {

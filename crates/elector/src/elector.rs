@@ -88,7 +88,11 @@ impl Elector {
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
-    pub fn start(self) -> Candidate {
+    pub fn start(mut self) -> Candidate {
+        if let Some(keeper) = self.settings.keeper.take() {
+            self.shared.mailbox.hold();
+            tokio::spawn(keeper.run());
+        }
         let hub = match self.place.0 {
             Ok(hub) => hub,
             Err((client, clock)) => Hub::with_clock(client, clock),

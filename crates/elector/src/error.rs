@@ -66,4 +66,9 @@ pub enum Problem {
         "confirmed death has no effect for leaders for life and in a coordinated election; remove it"
     )]
     ConfirmDeathWithoutExpiry,
+    /// Members are objects in the API server.
+    #[error(
+        "only a candidate whose lock is in an API server can announce itself, and it needs a client"
+    )]
+    AnnounceWithoutServer,
 }

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use crate::health::Health;
 use crate::hub::Ask;
+use crate::member::Membership;
 use crate::shared::Shared;
 use crate::status::Status;
 use crate::sync::lock;
@@ -54,6 +55,12 @@ impl Handle {
     /// Returns the health of the election.
     pub fn health(&self) -> Health {
         Health::new(self.shared.clone())
+    }
+
+    /// Returns the candidates that announce themselves; `None` unless this one does
+    /// ([`Builder::announce`](crate::Builder::announce)).
+    pub fn membership(&self) -> Option<&Membership> {
+        self.shared.membership.get()
     }
 
     /// Returns the identity of this candidate.

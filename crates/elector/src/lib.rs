@@ -61,6 +61,7 @@
 //! | check the term inside the work | [`Tenure`] |
 //! | tasks and threads of the work | [`Tenure::spawn`], [`Tenure::spawn_blocking`], [`TaskSet`] |
 //! | query from outside, step down | [`Handle`], [`Status`], [`Health`], [`Metrics`] |
+//! | know which other candidates exist | [`Builder::announce`], [`Membership`] |
 //! | many elections | [`Hub`], [`Candidate`], [`Event`], [`Term`]; `client_http2` of the feature `http2` |
 //! | take over without a wait from a holder that is proved dead | [`Builder::confirm_death`], [`HostProof`], [`PodProof`], [`NodeProof`], [`DeathProof`] |
 //! | end work on time even if the runtime is stuck | [`deadline`], [`Overrun`] |
@@ -80,6 +81,7 @@ mod handle;
 mod health;
 mod hub;
 pub mod identity;
+mod member;
 pub mod metrics;
 mod plain;
 mod shared;
@@ -107,6 +109,7 @@ pub use error::{BuildError, Problem};
 pub use handle::Handle;
 pub use health::{Health, HealthAdaptor, Trouble, Unhealthy};
 pub use hub::Hub;
+pub use member::Membership;
 pub use metrics::Metrics;
 pub use plain::plain;
 pub use status::Status;
@@ -118,4 +121,5 @@ pub use tenure_core::death::{ContainerEnd, Evidence};
 pub use tenure_core::timing::TimingProblem;
 pub use tenure_core::{Container, Incarnation, Place, Process};
 pub use tenure_core::{FencingToken, LocalTime, Now, StopReason, Timing, WallTime};
+pub use tenure_lock::member::{Announcement, Member};
 pub use tenure_lock::{Error as LockError, Lock, LockKind, MemoryLock};

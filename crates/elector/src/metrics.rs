@@ -15,6 +15,7 @@ pub use prometheus_client::registry::Registry;
 use tenure_core::WallTime;
 use tenure_lock::Class;
 
+use crate::member::Membership;
 use crate::shared::Shared;
 use crate::sync::lock;
 
@@ -36,6 +37,7 @@ use crate::sync::lock;
 /// | `tenure_renew_seconds` | duration of renewals |
 /// | `tenure_acquire_seconds` | time from the start of a campaign until leading |
 /// | `tenure_validity_seconds` | time that this process would still lead without another renewal, computed at each scrape |
+/// | `tenure_election_candidates` | candidates that announce themselves, by readiness; only if this one does |
 /// | `tenure_errors_total` | failed requests, by class |
 /// | `tenure_last_error_timestamp_seconds` | time of the last failed request |
 #[derive(Clone, Debug, Default)]
@@ -83,6 +85,12 @@ impl Default for Inner {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Name {
     name: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NameReady {
+    name: String,
+    ready: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -212,7 +220,7 @@ impl Recorder {
     }
 }
 
-/// The elections whose remaining validity is computed at each scrape.
+/// The elections whose remaining validity and candidates are computed at each scrape.
 #[derive(Clone, Default)]
 struct Elections(Arc<Mutex<Vec<Weak<Shared>>>>);
 
@@ -239,6 +247,40 @@ impl Collector for Elections {
             metric
                 .encode_family(&name)?
                 .encode_gauge(&left.as_secs_f64())?;
+        }
+        self.encode_candidates(encoder)
+    }
+}
+
+impl Elections {
+    /// Writes the number of candidates of the elections whose candidates are known.
+    fn encode_candidates(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let known: Vec<Arc<Shared>> = lock(&self.0)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|shared| shared.membership.get().is_some_and(Membership::is_current))
+            .collect();
+        if known.is_empty() {
+            return Ok(());
+        }
+        let mut metric = encoder.encode_descriptor(
+            "tenure_election_candidates",
+            "Candidates that announce themselves, by whether they are ready to lead",
+            None,
+            MetricType::Gauge,
+        )?;
+        for shared in known {
+            let living = shared.membership.get().map(Membership::living);
+            let living = living.unwrap_or_default();
+            let ready = living.iter().filter(|member| member.is_ready()).count();
+            for (text, count) in [("true", ready), ("false", living.len() - ready)] {
+                let labels = NameReady {
+                    name: shared.name.to_string(),
+                    ready: text,
+                };
+                let count = i64::try_from(count).unwrap_or(i64::MAX);
+                metric.encode_family(&labels)?.encode_gauge(&count)?;
+            }
         }
         Ok(())
     }

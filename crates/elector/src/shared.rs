@@ -16,6 +16,7 @@ use crate::candidate::Mailbox;
 use crate::clock::Clock;
 use crate::health::{STILL, Vitals};
 use crate::hub::{Ask, Message};
+use crate::member::Membership;
 use crate::status::Board;
 use crate::sync::lock;
 use crate::tenure::Tenure;
@@ -54,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) term: Mutex<Option<Tenure>>,
     pub(crate) link: OnceLock<(mpsc::WeakUnboundedSender<Message>, u64)>,
     pub(crate) mailbox: Mailbox,
+    /// Set before the start if this candidate announces itself.
+    pub(crate) membership: OnceLock<Membership>,
 }
 
 impl Shared {
@@ -75,6 +78,7 @@ impl Shared {
             term: Mutex::default(),
             link: OnceLock::new(),
             mailbox: Mailbox::default(),
+            membership: OnceLock::new(),
         }
     }
 
@@ -84,6 +88,13 @@ impl Shared {
             && let Some(inbox) = inbox.upgrade()
         {
             Link { inbox, id: *id }.send(ask);
+        }
+    }
+
+    /// Ends the membership of this candidate, if it announced itself.
+    pub(crate) fn leave(&self) {
+        if let Some(membership) = self.membership.get() {
+            membership.leave();
         }
     }
 

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tenure_core::{ResourceVersion, Version, WallTime, hash};
 
-use crate::error::{Class, Doubt, Error, Obstacle, Verb};
-use crate::object::{ObjectName, Resource};
+use crate::error::{Doubt, Error, Obstacle, Refusal, Verb};
+use crate::object::{self, ObjectName, Resource};
 use crate::request::Wire;
 use crate::{request, time};
 
@@ -98,6 +98,8 @@ pub struct MemberSnapshot {
 impl MemberSnapshot {
     /// Parses an object; `None` if it is not a member of any election.
     pub fn read(object: &Value) -> Option<Self> {
+        // Most objects are not members.
+        object::annotation(object, MEMBER_ANNOTATION)?;
         WireLease::deserialize(object).ok()?.snapshot()
     }
 }
@@ -223,16 +225,18 @@ impl Members {
         })
     }
 
-    /// Deletes this version of a member. A later version, and an object that no longer exists, are not an error.
+    /// Deletes this version of a member. Returns false if the object has another version, and true if it does not exist
+    /// afterwards.
     ///
     /// # Errors
     ///
-    /// Fails with an error of any class except [`Class::Refused`].
-    pub async fn delete(&self, name: &str, version: &Version) -> Result<(), Error> {
+    /// Fails with an error of any class except [`Class::Refused`](crate::Class::Refused).
+    pub async fn delete(&self, name: &str, version: &Version) -> Result<bool, Error> {
         let object = ObjectName::new(Resource::LEASE, self.place.namespace(), name);
         match request::delete(&self.wire, &object, version).await {
-            Err(error) if error.class() == Class::Refused => Ok(()),
-            done => done,
+            Ok(()) => Ok(true),
+            Err(Error::Refused { why, .. }) => Ok(why == Refusal::Gone),
+            Err(error) => Err(error),
         }
     }
 

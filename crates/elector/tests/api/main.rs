@@ -7,6 +7,7 @@ mod death;
 mod faults;
 #[cfg(feature = "http2")]
 mod http2;
+mod members;
 mod orders;
 mod server;
 mod watches;

@@ -119,6 +119,7 @@ impl Entry {
             let watched = announcer.candidate.watched();
             world.watches.leave(&watched.object, (self.id, CANDIDATE));
         }
+        self.shared.leave();
         self.shared.mailbox.deliver(Event::Finished);
     }
 

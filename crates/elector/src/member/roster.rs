@@ -1,0 +1,166 @@
+//! Decides which members of an election are alive.
+//!
+//! A member is alive as long as its object changes. The duration in the object is measured on the local clock, from the
+//! list that first contained the present version. Times in members come from other clocks, and are never compared with
+//! any clock, because a member on a machine with a wrong clock is alive too.
+//!
+//! Members are read periodically, so their state is known only at the instant of a list. If two lists are as far apart
+//! as the duration of a member, for example after an outage, this candidate observed nothing in between. The duration of
+//! that member then starts again.
+
+use std::collections::BTreeMap;
+
+use tenure_core::{LocalTime, Version};
+use tenure_lock::member::{Member, MemberSnapshot};
+
+/// The members as last read.
+#[derive(Debug, Default)]
+pub(super) struct Roster {
+    /// By the name of the object. Its size is limited by the list.
+    known: BTreeMap<String, Known>,
+    listed: Option<LocalTime>,
+}
+
+#[derive(Debug)]
+struct Known {
+    snapshot: MemberSnapshot,
+    /// The list that first contained this version, or the first one after a gap.
+    since: LocalTime,
+}
+
+impl Roster {
+    /// Replaces the members by a complete list that was read now.
+    pub(super) fn apply(&mut self, list: Vec<MemberSnapshot>, now: LocalTime) {
+        let mut before = std::mem::take(&mut self.known);
+        let listed = self.listed.replace(now);
+        for snapshot in list {
+            let unchanged = before.remove(&snapshot.name).filter(|known| {
+                let observed = listed.is_some_and(|at| now.since(at) < snapshot.duration);
+                observed && known.snapshot.version == snapshot.version
+            });
+            let since = unchanged.map_or(now, |known| known.since);
+            let known = Known { snapshot, since };
+            self.known.insert(known.snapshot.name.clone(), known);
+        }
+    }
+
+    /// Returns the instant of the last list.
+    pub(super) fn listed(&self) -> Option<LocalTime> {
+        self.listed
+    }
+
+    /// Returns the members that were alive at the last list.
+    pub(super) fn living(&self) -> impl Iterator<Item = &Member> {
+        let living = self.known.values().filter(|known| !self.is_dead(known));
+        let mut living: Vec<&Member> = living.map(|known| &known.snapshot.member).collect();
+        living.sort_unstable_by(|a, b| a.identity.cmp(&b.identity));
+        living.into_iter()
+    }
+
+    /// Returns names and versions of the members that were dead at the last list.
+    pub(super) fn dead(&self) -> impl Iterator<Item = (&str, &Version)> {
+        let dead = self.known.values().filter(|known| self.is_dead(known));
+        dead.map(|known| (known.snapshot.name.as_str(), &known.snapshot.version))
+    }
+
+    fn is_dead(&self, known: &Known) -> bool {
+        let listed = self.listed.unwrap_or_default();
+        listed.since(known.since) >= known.snapshot.duration
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tenure_core::{ResourceVersion, WallTime};
+
+    use super::*;
+
+    fn member(identity: &str, revision: &str) -> MemberSnapshot {
+        MemberSnapshot {
+            name: format!("web.member.{identity}"),
+            election: "web".to_owned(),
+            member: Member {
+                identity: identity.to_owned(),
+                ..Member::default()
+            },
+            duration: Duration::from_secs(30),
+            renew_time: None,
+            version: Version {
+                uid: "u".into(),
+                revision: ResourceVersion::new(revision),
+            },
+        }
+    }
+
+    fn at(seconds: u64) -> LocalTime {
+        LocalTime::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn living(roster: &Roster) -> Vec<&str> {
+        roster.living().map(|member| &*member.identity).collect()
+    }
+
+    fn dead(roster: &Roster) -> Vec<&str> {
+        roster.dead().map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn member_lives_until_it_was_unchanged_for_its_duration() {
+        let mut roster = Roster::default();
+        for now in [100, 110, 120, 129] {
+            roster.apply(vec![member("b", "1"), member("a", "7")], at(now));
+            assert_eq!(living(&roster), ["a", "b"], "{now}");
+        }
+        roster.apply(vec![member("b", "2"), member("a", "7")], at(130));
+        assert_eq!(
+            (living(&roster), dead(&roster)),
+            (vec!["b"], vec!["web.member.a"])
+        );
+        roster.apply(vec![member("b", "2"), member("a", "8")], at(131));
+        assert_eq!(living(&roster), ["a", "b"], "it renewed after all");
+        roster.apply(vec![member("b", "2")], at(132));
+        assert_eq!(
+            (living(&roster), dead(&roster)),
+            (vec!["b"], vec![]),
+            "deleted"
+        );
+    }
+
+    #[test]
+    fn clock_of_the_member_does_not_matter() {
+        let mut roster = Roster::default();
+        for (now, revision) in [(100, "1"), (110, "2"), (120, "3"), (140, "4"), (165, "5")] {
+            let mut skewed = member("a", revision);
+            skewed.renew_time = Some(WallTime::from_micros(-1));
+            roster.apply(vec![skewed], at(now));
+            assert_eq!(dead(&roster), [""; 0], "{now}");
+        }
+    }
+
+    #[test]
+    fn unobserved_time_does_not_count() {
+        let mut roster = Roster::default();
+        roster.apply(vec![member("a", "1")], at(100));
+        roster.apply(vec![member("a", "1")], at(120));
+        // No list was answered for ten minutes, so no candidate could renew either.
+        roster.apply(vec![member("a", "1")], at(720));
+        assert_eq!(living(&roster), ["a"]);
+        roster.apply(vec![member("a", "1")], at(745));
+        assert_eq!(living(&roster), ["a"]);
+        roster.apply(vec![member("a", "1")], at(750));
+        assert_eq!(dead(&roster), ["web.member.a"]);
+    }
+
+    #[test]
+    fn recreated_member_is_another_one() {
+        let mut roster = Roster::default();
+        roster.apply(vec![member("a", "1")], at(100));
+        roster.apply(vec![member("a", "1")], at(125));
+        let mut recreated = member("a", "1");
+        recreated.version.uid = "v".into();
+        roster.apply(vec![recreated], at(130));
+        assert_eq!(living(&roster), ["a"]);
+    }
+}
