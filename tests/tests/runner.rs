@@ -19,6 +19,7 @@ mod host_files;
 mod manager_process;
 mod manager_restarts;
 mod manager_shards;
+mod members;
 mod page;
 mod provisioner_access;
 mod provisioner_capacity;

@@ -53,6 +53,9 @@ pub(crate) const CASES: [Case; 10] = [
     ),
 ];
 
+/// Its lease is renewed by the election, and its member by another task.
+const ANNOUNCED: Case = case("announced", &["--announce"]);
+
 const fn case(user: &'static str, flags: &'static [&'static str]) -> Case {
     Case { user, flags }
 }
@@ -71,6 +74,7 @@ impl Place {
         let folder = tempfile::tempdir().unwrap();
         let tokens: String = CASES
             .iter()
+            .chain([&ANNOUNCED])
             .map(|case| format!("token-{0},{0},{0}\n", case.user))
             .collect();
         write_secret(folder.path().join("tokens"), tokens);
@@ -308,6 +312,45 @@ fn sidecar_access_equals_the_printed_role() {
         assert_eq!(used, permissions(&role), "{}: used and printed", case.user);
     }
     assert!(read, "no candidate reads a lock");
+}
+
+#[test]
+fn sidecar_access_of_announced_candidate_is_sufficient_and_each_verb_is_used() {
+    let mut place = Place::new();
+    let role = place.printed(&ANNOUNCED);
+    place.bind(&ANNOUNCED, &role);
+    let mut command = place.command(&ANNOUNCED);
+    command.args(["--events=json"]);
+    let mut process = Process::spawn("announced", command).unwrap();
+    let members =
+        "/apis/coordination.k8s.io/v1/namespaces/default/leases?labelSelector=tenure.dev/election";
+    let renewed = poll(LIMIT, || {
+        let list = place.admin.get(members).unwrap().body;
+        let spec = &list["items"][0]["spec"];
+        (spec["holderIdentity"] == "me" && spec["renewTime"] != spec["acquireTime"]).then_some(())
+    });
+    assert!(renewed.is_some(), "{}", process.transcript());
+    std::thread::sleep(Duration::from_secs(4));
+    process.terminate();
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0));
+    let said = process.transcript();
+    assert!(
+        !said.contains("forbidden") && !said.contains("WARN"),
+        "{said}"
+    );
+    let left = place.admin.get(members).unwrap().body;
+    assert_eq!(left["items"], json!([]), "{left}");
+    each_is_needed(&place, &ANNOUNCED, &role);
+    let recorded = place.folder.path().join("recorded.yaml");
+    place.server.take();
+    let used = used(&recorded, ANNOUNCED.user);
+    for verb in ["create", "delete", "list", "update"] {
+        let leases = |(_, resource, used, _): &&Permission| resource == "leases" && used == verb;
+        assert!(
+            used.iter().any(|permission| leases(&permission)),
+            "{verb}: {used:?}"
+        );
+    }
 }
 
 /// A leader keeps leading if it may not write the label.

@@ -13,10 +13,13 @@ use kube::Client;
 use kube::core::WatchEvent;
 use serde::Serialize;
 use serde_json::Value;
+use tenure_core::Version;
 use tenure_lock::LockKind;
+use tenure_lock::member::MemberSnapshot;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::announce::{Candidate, is_recent, members_path};
 use crate::api::{self, Clock};
 use crate::elections::{self, KINDS, Seen};
 use crate::terms::{self, Term, Word};
@@ -43,6 +46,8 @@ pub(crate) struct Scope {
     /// The only lock kind to read; `None` for all kinds and their Events. With one kind no Events are read, because
     /// candidates of one election usually lack the permission.
     pub(crate) kind: Option<LockKind>,
+    /// Also reads the members of an election that is selected by its name. Without a name they are among the Leases.
+    pub(crate) members: bool,
 }
 
 /// Key of an election: namespace, name and lock kind.
@@ -71,10 +76,27 @@ pub(crate) struct Board {
     news: mpsc::Receiver<News>,
     rows: BTreeMap<Key, Arc<Row>>,
     words: BTreeMap<(String, String), Vec<Word>>,
+    /// By the place of their election, then by the name of their object.
+    members: BTreeMap<(String, String), BTreeMap<String, Known>>,
     waiting: BTreeSet<&'static str>,
     refused: BTreeMap<&'static str, String>,
     troubled: BTreeMap<&'static str, String>,
     _tasks: JoinSet<()>,
+}
+
+/// A member, as observed.
+struct Known {
+    candidate: Candidate,
+    version: Version,
+    /// When it dies without a renewal, by the local clock.
+    alive_until: Instant,
+}
+
+/// A member of a namespace, and whether its renew time says that it is alive.
+struct Found {
+    namespace: String,
+    snapshot: MemberSnapshot,
+    recent: bool,
 }
 
 enum News {
@@ -82,6 +104,9 @@ enum News {
     All(LockKind, Vec<Seen>),
     Put(Box<Seen>),
     Gone(Key),
+    /// A complete list of members.
+    AllMembers(Vec<Found>),
+    Member(Box<Found>),
     Words(Vec<Word>),
     Well(&'static str),
     Refused(&'static str, String),
@@ -92,6 +117,7 @@ enum News {
 #[derive(Clone, Copy)]
 enum Source {
     Locks(LockKind),
+    Members,
     Events,
 }
 
@@ -100,7 +126,7 @@ impl Board {
     pub(crate) fn open(client: &Client, scope: &Scope) -> Self {
         let (send, news) = mpsc::channel(256);
         let mut tasks = JoinSet::new();
-        let sources: Vec<Source> = match scope.kind {
+        let mut sources: Vec<Source> = match scope.kind {
             Some(kind) => vec![Source::Locks(kind)],
             None => KINDS
                 .into_iter()
@@ -108,6 +134,9 @@ impl Board {
                 .chain([Source::Events])
                 .collect(),
         };
+        if scope.members && scope.name.is_some() {
+            sources.push(Source::Members);
+        }
         let waiting = sources.iter().map(|source| source.word()).collect();
         for source in sources {
             let follower = Follower {
@@ -122,6 +151,7 @@ impl Board {
             news,
             rows: BTreeMap::new(),
             words: BTreeMap::new(),
+            members: BTreeMap::new(),
             waiting,
             refused: BTreeMap::new(),
             troubled: BTreeMap::new(),
@@ -158,7 +188,11 @@ impl Board {
             let (kind, why) = leases.or_else(|| map.iter().next())?;
             Some(format!("cannot read {kind}: {why}"))
         };
-        let locks = |map: &BTreeMap<&str, String>| map.keys().filter(|k| **k != "events").count();
+        let locks = |map: &BTreeMap<&str, String>| {
+            map.keys()
+                .filter(|k| !["events", "members"].contains(k))
+                .count()
+        };
         let blind = self.rows.is_empty() && locks(&self.refused) > 0 && self.is_ready();
         words(&self.troubled).or_else(|| words(&self.refused).filter(|_| blind))
     }
@@ -174,7 +208,21 @@ impl Board {
                 }
             }
             News::Put(seen) => self.put(*seen, true),
-            News::Gone(key) => drop(self.rows.remove(&key)),
+            News::Gone(key) => {
+                self.remove_members(|namespace, name| *namespace == key.0 && *name == key.1);
+                self.rows.remove(&key);
+            }
+            News::AllMembers(found) => {
+                let named = |found: &Found| (found.namespace.clone(), found.snapshot.name.clone());
+                let kept: BTreeSet<_> = found.iter().map(named).collect();
+                self.remove_members(|namespace, name| {
+                    !kept.contains(&(namespace.clone(), name.clone()))
+                });
+                for found in found {
+                    self.put_member(found);
+                }
+            }
+            News::Member(found) => self.put_member(*found),
             News::Words(words) => {
                 for word in words {
                     let place = (word.namespace.clone(), word.name.clone());
@@ -212,6 +260,8 @@ impl Board {
             }
         }
         let place = (seen.namespace.clone(), seen.name.clone());
+        // Also after each renewal of the leader, so that dead candidates disappear.
+        seen.candidates = self.candidates(&place);
         if let Some(word) = Word::of_change(before.map(|row| &row.seen), &seen) {
             word.join(self.words.entry(place.clone()).or_default());
         }
@@ -222,6 +272,73 @@ impl Board {
         };
         self.rows.insert(key, Arc::new(row));
         self.retell(&place);
+    }
+
+    /// Stores a member. It is alive if its renew time or a change of its object says so.
+    fn put_member(&mut self, found: Found) {
+        let Found {
+            namespace,
+            snapshot,
+            recent,
+        } = found;
+        let place = (namespace, snapshot.election);
+        let known = self.members.entry(place.clone()).or_default();
+        let before = known.get(&snapshot.name);
+        if before.is_some_and(|known| known.version == snapshot.version) {
+            return;
+        }
+        let now = Instant::now();
+        let is_alive = recent || before.is_some();
+        let member = Known {
+            candidate: snapshot.member.into(),
+            version: snapshot.version,
+            alive_until: if is_alive {
+                now + snapshot.duration
+            } else {
+                now
+            },
+        };
+        known.insert(snapshot.name, member);
+        self.recount(&place);
+    }
+
+    /// Removes the members whose namespace and object name match.
+    fn remove_members(&mut self, matches: impl Fn(&String, &String) -> bool) {
+        let mut changed = Vec::new();
+        self.members.retain(|place, known| {
+            let before = known.len();
+            known.retain(|name, _| !matches(&place.0, name));
+            if known.len() < before {
+                changed.push(place.clone());
+            }
+            !known.is_empty()
+        });
+        for place in changed {
+            self.recount(&place);
+        }
+    }
+
+    /// Returns the living candidates of an election, in the order of their identities.
+    fn candidates(&self, place: &(String, String)) -> Vec<Candidate> {
+        let now = Instant::now();
+        let known = self.members.get(place).into_iter().flatten();
+        let living = known.filter(|(_, known)| known.alive_until > now);
+        let mut living: Vec<Candidate> = living.map(|(_, known)| known.candidate.clone()).collect();
+        living.sort_by(|a, b| a.identity.cmp(&b.identity));
+        living
+    }
+
+    /// Updates the candidates of an election.
+    fn recount(&mut self, place: &(String, String)) {
+        let candidates = self.candidates(place);
+        for kind in KINDS {
+            let key = (place.0.clone(), place.1.clone(), kind.as_str());
+            if let Some(row) = self.rows.get_mut(&key)
+                && row.seen.candidates != candidates
+            {
+                Arc::make_mut(row).seen.candidates.clone_from(&candidates);
+            }
+        }
     }
 
     /// Computes the terms of an election again.
@@ -279,6 +396,7 @@ impl Source {
     fn word(self) -> &'static str {
         match self {
             Self::Locks(kind) => elections::resource_of(kind).plural,
+            Self::Members => "members",
             Self::Events => "events",
         }
     }
@@ -321,7 +439,12 @@ impl Follower {
         let clock = answer.clock;
         let mut version = text(&answer.body["metadata"]["resourceVersion"]);
         let items = answer.body["items"].as_array().cloned().unwrap_or_default();
+        if self.reads_members() {
+            let found = items.iter().filter_map(|item| Found::read(item, clock));
+            self.tell(News::AllMembers(found.collect())).await;
+        }
         self.tell(match self.source {
+            Source::Members => News::Words(Vec::new()),
             Source::Locks(kind) => {
                 let see = |item| elections::see(&self.client, kind, item, clock.now());
                 News::All(kind, items.into_iter().filter_map(see).collect())
@@ -360,8 +483,23 @@ impl Follower {
         }
     }
 
+    /// Returns whether the objects of this source contain members.
+    fn reads_members(&self) -> bool {
+        match self.source {
+            Source::Members => true,
+            Source::Locks(LockKind::Leases) => self.scope.name.is_none(),
+            Source::Locks(_) | Source::Events => false,
+        }
+    }
+
     async fn put(&self, object: Value, clock: Clock) {
+        if self.reads_members()
+            && let Some(found) = Found::read(&object, clock)
+        {
+            return self.tell(News::Member(Box::new(found))).await;
+        }
         let news = match self.source {
+            Source::Members => None,
             Source::Locks(kind) => elections::see(&self.client, kind, object, clock.now())
                 .map(|seen| News::Put(Box::new(seen))),
             Source::Events => Word::read(&object).map(|word| News::Words(vec![word])),
@@ -373,7 +511,12 @@ impl Follower {
 
     async fn gone(&self, object: &Value) {
         // The deletion of an old Event does not change the history.
-        if let Source::Locks(kind) = self.source {
+        let kind = match self.source {
+            Source::Locks(kind) => Some(kind),
+            Source::Members => Some(LockKind::Leases),
+            Source::Events => None,
+        };
+        if let Some(kind) = kind {
             let metadata = &object["metadata"];
             let key = (
                 text(&metadata["namespace"]),
@@ -399,6 +542,11 @@ impl Follower {
                 let whole = (api::WHOLE, api::WHOLE);
                 (terms::path(namespace.as_deref()), whole)
             }
+            Source::Members => {
+                let election = name.as_deref().unwrap_or_default();
+                let path = members_path(namespace.as_deref(), election);
+                (path, elections::forms(LockKind::Leases))
+            }
             Source::Locks(kind) => {
                 let path = elections::collection(kind, namespace.as_deref());
                 let only = name.as_ref().map_or(String::new(), |n| {
@@ -407,6 +555,18 @@ impl Follower {
                 (path + &only, elections::forms(kind))
             }
         }
+    }
+}
+
+impl Found {
+    /// Parses a member; `None` for any other object.
+    fn read(object: &Value, clock: Clock) -> Option<Self> {
+        let snapshot = MemberSnapshot::read(object)?;
+        Some(Self {
+            namespace: text(&object["metadata"]["namespace"]),
+            recent: is_recent(&snapshot, clock.now()),
+            snapshot,
+        })
     }
 }
 

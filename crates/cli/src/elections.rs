@@ -11,8 +11,10 @@ use kube::Client;
 use serde::Serialize;
 use serde_json::Value;
 use tenure_core::{Record, WallTime};
+use tenure_lock::member::MemberSnapshot;
 use tenure_lock::{LEADER_ANNOTATION, LockKind, Resource, WatchOutcome, orders};
 
+use crate::announce::{Candidate, is_recent};
 use crate::api::{self, Clock};
 
 /// The kinds of lock objects. A multi lock appears as its two objects.
@@ -52,9 +54,18 @@ pub(crate) struct Seen {
     /// Time at which `tenure run --once` last completed its work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) completed_time: Option<String>,
+    /// Living candidates that announce themselves.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) candidates: Vec<Candidate>,
 }
 
 impl Seen {
+    /// Returns whether candidates announce themselves and none of them stands ready to follow the holder.
+    pub(crate) fn has_no_standby(&self) -> bool {
+        let stands_ready = |other: &Candidate| other.ready && other.identity != self.holder;
+        !self.candidates.is_empty() && !self.candidates.iter().any(stands_ready)
+    }
+
     /// Returns the patch that asks the holder of this term, and of no later one, to step down.
     pub(crate) fn step_down_patch(&self, to: Option<&str>, sit_out: Option<Duration>) -> Value {
         let acquired = self.acquire_time.as_deref();
@@ -87,6 +98,8 @@ pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> Result<Lis
         refused: Vec::new(),
         clock: Clock::default(),
     };
+    // By the namespace and the name of their election.
+    let mut members: BTreeMap<(String, String), Vec<Candidate>> = BTreeMap::new();
     for (kind, answer) in answers.await {
         let answer = match answer {
             Ok(answer) => answer,
@@ -98,8 +111,16 @@ pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> Result<Lis
         listing.clock = listing.clock.and(answer.clock);
         let items = answer.body["items"].as_array().cloned().unwrap_or_default();
         let now = answer.clock.now();
+        for (election, candidate) in items.iter().filter_map(|item| living(item, now)) {
+            members.entry(election).or_default().push(candidate);
+        }
         let seen = items.into_iter().filter_map(|i| see(client, kind, i, now));
         listing.elections.extend(seen);
+    }
+    for seen in &mut listing.elections {
+        let place = (seen.namespace.clone(), seen.name.clone());
+        seen.candidates = members.get(&place).cloned().unwrap_or_default();
+        seen.candidates.sort_by(|a, b| a.identity.cmp(&b.identity));
     }
     if listing.refused.len() == KINDS.len() {
         let (plural, error) = listing.refused.remove(0);
@@ -108,6 +129,14 @@ pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> Result<Lis
     let key = |e: &Seen| (e.namespace.clone(), e.name.clone());
     listing.elections.sort_by_key(key);
     Ok(listing)
+}
+
+/// Returns the election and the candidate of an object that is a living member.
+fn living(object: &Value, now: Timestamp) -> Option<((String, String), Candidate)> {
+    let namespace = object["metadata"]["namespace"].as_str()?;
+    let found = MemberSnapshot::read(object).filter(|found| is_recent(found, now))?;
+    let election = (namespace.to_owned(), found.election);
+    Some((election, found.member.into()))
 }
 
 /// Reads one election.
@@ -244,13 +273,16 @@ pub(crate) fn resource_of(kind: LockKind) -> Resource {
     }
 }
 
-/// Parses a lock object; `None` if the object is not a lock.
+/// Parses a lock object; `None` if the object is not a lock, for example a member.
 pub(crate) fn see(client: &Client, kind: LockKind, object: Value, now: Timestamp) -> Option<Seen> {
     let metadata = &object["metadata"];
     let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
     let (namespace, name) = (text("namespace"), text("name"));
     let is_lease = resource_of(kind) == Resource::LEASE;
     if !is_lease && metadata["annotations"][LEADER_ANNOTATION].is_null() {
+        return None;
+    }
+    if is_lease && MemberSnapshot::read(&object).is_some() {
         return None;
     }
     let completed = metadata["annotations"][COMPLETED].as_str();
@@ -296,6 +328,7 @@ pub(crate) fn see(client: &Client, kind: LockKind, object: Value, now: Timestamp
         recent_terms: None,
         flapping: false,
         completed_time,
+        candidates: Vec::new(),
     })
 }
 

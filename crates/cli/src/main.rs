@@ -7,6 +7,7 @@
     reason = "a command talks to people, and its own pauses decide no election"
 )]
 
+mod announce;
 mod api;
 mod board;
 mod commands;

@@ -103,6 +103,11 @@ impl Rule {
         }
     }
 
+    /// Returns whether both rules are about the same resource.
+    fn is_about(&self, other: &Self) -> bool {
+        (self.group, self.resource) == (other.group, other.resource)
+    }
+
     fn yaml(&self) -> String {
         let Self {
             group, resource, ..
@@ -115,6 +120,32 @@ impl Rule {
         }
         text
     }
+}
+
+/// Combines rules so that no verb is granted twice. A rule for all objects of a resource includes those with a name.
+pub(crate) fn merged(rules: Vec<Rule>) -> Vec<Rule> {
+    let mut all: Vec<Rule> = Vec::new();
+    for rule in rules.iter().filter(|rule| rule.name.is_none()) {
+        match all.iter_mut().find(|other| other.is_about(rule)) {
+            Some(other) => other.verbs.extend(&rule.verbs),
+            None => all.push(rule.clone()),
+        }
+    }
+    for rule in &mut all {
+        rule.verbs.sort_unstable();
+        rule.verbs.dedup();
+    }
+    let mut named: Vec<Rule> = rules
+        .into_iter()
+        .filter(|rule| rule.name.is_some())
+        .collect();
+    for rule in &mut named {
+        if let Some(whole) = all.iter().find(|whole| whole.is_about(rule)) {
+            rule.verbs.retain(|verb| !whole.verbs.contains(verb));
+        }
+    }
+    named.retain(|rule| !rule.verbs.is_empty());
+    named.into_iter().chain(all).collect()
 }
 
 /// Returns the Roles as YAML, one per namespace, and the ClusterRole if one is needed.
@@ -324,6 +355,22 @@ mod tests {
         );
         assert_eq!(text.matches("kind: Role\n").count(), 1, "{text}");
         assert!(text.contains("verbs: [get, list, update, watch]"), "{text}");
+    }
+
+    #[test]
+    fn merged_rules_grant_each_verb_once() {
+        let mut rules = taking_part(LockKind::Leases, "web", &[]);
+        rules.push(Rule::any(
+            LEASES.0,
+            LEASES.1,
+            vec!["create", "delete", "list"],
+        ));
+        let expected = [
+            Rule::named(LEASES.0, LEASES.1, vec!["get", "update", "watch"], "web"),
+            Rule::any(LEASES.0, LEASES.1, vec!["create", "delete", "list"]),
+            Rule::any("", "events", vec!["create"]),
+        ];
+        assert_eq!(merged(rules), expected);
     }
 
     #[test]

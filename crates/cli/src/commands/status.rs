@@ -13,6 +13,9 @@ use crate::signals::Signals;
 use crate::terms;
 use crate::waiting;
 
+/// Limit of the candidates in a cell.
+const MOST_CANDIDATES: usize = 10;
+
 /// Show elections and their leaders
 #[derive(Args, Debug)]
 pub(crate) struct Status {
@@ -99,6 +102,7 @@ impl Status {
             namespace,
             name: self.name.clone(),
             kind: None,
+            members: true,
         };
         let mut board = Board::open(client, &scope);
         let redraw = output::is_terminal() && self.output.is_table();
@@ -180,7 +184,7 @@ impl Status {
             header.insert(0, "NAMESPACE");
         }
         if wide {
-            header.extend(["LOCK", "LEASE", "ACQUIRED", "VERSION"]);
+            header.extend(["LOCK", "LEASE", "ACQUIRED", "VERSION", "CANDIDATES"]);
         }
         output::print(self.output, rows, &header, |row| {
             let dash = || "-".to_owned();
@@ -219,10 +223,29 @@ impl Status {
                     format!("{}s", row.lease_duration_seconds),
                     row.acquire_time.clone().unwrap_or_else(dash),
                     output::escaped(&row.resource_version),
+                    candidates(row),
                 ]);
             }
             cells
         })
+    }
+}
+
+/// Formats the candidates that announce themselves: `a, b (not ready: unhealthy)`.
+fn candidates(row: &Seen) -> String {
+    let mut cells: Vec<String> = Vec::new();
+    for candidate in row.candidates.iter().take(MOST_CANDIDATES) {
+        let identity = output::escaped(&candidate.identity);
+        cells.push(match &candidate.reason {
+            None => identity,
+            Some(why) if why.is_empty() => format!("{identity} (not ready)"),
+            Some(why) => format!("{identity} (not ready: {})", output::escaped(why)),
+        });
+    }
+    match row.candidates.len().saturating_sub(MOST_CANDIDATES) {
+        0 if cells.is_empty() => "-".to_owned(),
+        0 => cells.join(", "),
+        more => format!("{} and {more} more", cells.join(", ")),
     }
 }
 
@@ -265,6 +288,9 @@ fn notes(row: &Seen) -> String {
     }
     if row.skewed {
         notes.push(output::paint(Paint::Yellow, "clock skew?"));
+    }
+    if row.has_no_standby() {
+        notes.push(output::paint(Paint::Yellow, "no standby"));
     }
     if notes.is_empty() {
         "-".to_owned()

@@ -4,10 +4,15 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use kube::Client;
 use serde_json::Value;
+use tenure::Member;
 use tenure_lock::duration::format as span;
+use tenure_lock::member::{MOST_MEMBERS, MemberSnapshot};
 use tenure_lock::orders;
 
+use crate::announce::{is_recent, members_path, renews};
+use crate::api;
 use crate::connect::{Connect, Opened};
 use crate::election_name::OneElection;
 use crate::elections::{self, Seen};
@@ -18,6 +23,9 @@ use crate::waiting;
 /// Maximum time in seconds that `step-down` waits for the next leader.
 const MOST_PATIENCE: u64 = 300;
 
+/// Reason why an identity cannot take over an election whose candidates are known.
+const UNKNOWN: &str = "no living candidate announces this identity";
+
 /// Ask the leader to hand over to another candidate
 ///
 /// The leader stops its work and releases the lock.
@@ -27,7 +35,8 @@ pub(crate) struct StepDown {
     election: OneElection,
     /// Candidate that should lead next [default: any]
     ///
-    /// Other candidates wait one retry period longer.
+    /// Other candidates wait one retry period longer. If candidates of this election announce themselves, this one must
+    /// be among them and ready; otherwise the command fails and changes nothing.
     #[arg(long, value_name = "ID")]
     to: Option<String>,
     /// Time during which the current holder does not campaign [default: 30s]
@@ -81,6 +90,12 @@ impl StepDown {
         };
         if before.holder.is_empty() {
             bail!("nobody holds election {namespace}/{name}, so there is no leader to step down");
+        }
+        if let Some(to) = &self.to {
+            let check = refusal(&client, &namespace, &before, to);
+            if let Some(why) = waiting::on(&server, check).await {
+                bail!("{why}");
+            }
         }
         let patch = before.step_down_patch(self.to.as_deref(), self.sit_out);
         let order = elections::order(&client, *lock, &namespace, name, &patch);
@@ -158,6 +173,60 @@ impl Resume {
         println!("resumed {}", self.election.name);
         Ok(0)
     }
+}
+
+/// Returns why this candidate cannot take over. Returns nothing if it can, or if its election has no living member,
+/// because other candidates, for example of client-go, do not announce themselves.
+pub(crate) async fn refusal(
+    client: &Client,
+    namespace: &str,
+    before: &Seen,
+    to: &str,
+) -> Option<String> {
+    // Without the permission to list, the order works as before.
+    let path = members_path(Some(namespace), &before.name);
+    let answer = api::get(client, &format!("{path}&limit={MOST_MEMBERS}"))
+        .await
+        .ok()?;
+    let items = answer.body["items"].as_array()?;
+    let now = answer.clock.now();
+    let members: Vec<MemberSnapshot> = items
+        .iter()
+        .filter_map(MemberSnapshot::read)
+        .filter(|found| found.election == before.name)
+        .collect();
+    let named = members.iter().find(|found| found.member.identity == to);
+    let living = members.iter().filter(|found| is_recent(found, now));
+    let living: Vec<&Member> = living.map(|found| &found.member).collect();
+    let why = match named {
+        Some(found) if !is_recent(found, now) => {
+            // Its clock may be wrong. If that is unknown, the order decides.
+            if renews(client, namespace, found).await.unwrap_or(true) {
+                return None;
+            }
+            UNKNOWN.to_owned()
+        }
+        Some(found) => match &found.member.not_ready {
+            None => return None,
+            Some(why) if why.is_empty() => "it is not ready".to_owned(),
+            Some(why) => format!("it is not ready: {}", escaped(why)),
+        },
+        None if living.is_empty() => return None,
+        None => UNKNOWN.to_owned(),
+    };
+    let ready: Vec<String> = living
+        .iter()
+        .filter(|member| member.is_ready() && member.identity != before.holder)
+        .map(|member| escaped(&member.identity))
+        .collect();
+    let ready = match ready.is_empty() {
+        true => "none".to_owned(),
+        false => ready.join(", "),
+    };
+    let (to, name) = (escaped(to), &before.name);
+    Some(format!(
+        "candidate {to} cannot take over {namespace}/{name}: {why}; nothing was changed; ready candidates: {ready}"
+    ))
 }
 
 /// Returns the number of consecutive reads of a free lock, over a third of the lease duration, after which no candidate

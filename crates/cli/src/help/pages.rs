@@ -140,6 +140,8 @@ const PAGES: &[Page] = &[
                     "lock",
                     "id",
                     "delete-on-exit",
+                    "announce",
+                    "zone",
                     "without-election",
                     "print-rbac",
                 ],
@@ -211,6 +213,8 @@ const PAGES: &[Page] = &[
                 shown: &["name", "election", "namespace", "id"],
                 more: &[
                     "lock",
+                    "announce",
+                    "zone",
                     "mode",
                     "dry-run",
                     "preflight",

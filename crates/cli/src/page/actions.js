@@ -59,7 +59,14 @@ function ask(key) {
   text($('step-down-title'), 'Step down ' + e.holder + '?');
   text($('step-down-text'), e.holder + ' stops its work for ' + e.namespace + '/' + e.name + ' and releases the lease. It does not lead again for 30 seconds.');
   const option = (value, words) => { const o = element('option', '', words); o.value = value; return o; };
-  const known = candidates(e).map(t => option('=' + t.holder, t.holder + ' (led until ' + (t.to ? clock(Date.parse(t.to)) : 'now') + (isAbrupt(t) ? ', crashed or cut off)' : ')')));
+  const announced = (e.candidates || []).filter(c => c.identity !== e.holder);
+  const ready = announced.map(c => {
+    const o = option('=' + c.identity, c.identity + (c.ready ? ' (ready' + (c.zone ? ', ' + c.zone : '') + ')' : ' (not ready' + (c.reason ? ': ' + c.reason : '') + ')'));
+    o.disabled = !c.ready;
+    return o;
+  });
+  /* If candidates announce themselves, the others cannot take over. */
+  const known = ready.length ? ready : candidates(e).map(t => option('=' + t.holder, t.holder + ' (led until ' + (t.to ? clock(Date.parse(t.to)) : 'now') + (isAbrupt(t) ? ', crashed or cut off)' : ')')));
   $('to').replaceChildren(option('', 'Any other candidate'), ...known, option('?', 'Another candidate\u2026'));
   $('other').hidden = true;
   $('other-name').value = '';

@@ -43,6 +43,8 @@ pub(crate) enum Door {
         name: String,
         kind: LockKind,
         token: Option<Arc<str>>,
+        /// Whether this candidate announces itself, so that it may list the others.
+        announced: bool,
     },
 }
 
@@ -115,11 +117,13 @@ impl Door {
                 name,
                 kind,
                 token: wanted,
+                announced,
             } => {
                 let scope = Scope {
                     namespace: Some(namespace.clone()),
                     name: Some(name.clone()),
                     kind: Some(*kind),
+                    members: *announced,
                 };
                 let steer = match (wanted, token) {
                     (None, _) => no("This sidecar runs without --step-down-token-file."),
@@ -171,6 +175,7 @@ impl Door {
                 name: election,
                 kind: lock,
                 token: wanted,
+                ..
             } => {
                 if !wanted.as_ref().is_some_and(|wanted| same(token, wanted)) {
                     return Err(unknown(

@@ -189,6 +189,10 @@ function paint(v, e) {
   if (e.paused) badges.push(['low', 'paused']);
   if (e.flapping) badges.push(['low', 'flapping: ' + e.recentTerms + ' terms in 10 min']);
   if (e.skewed) badges.push(['low', 'clock skew?']);
+  if (e.candidates && e.candidates.length) {
+    const standby = e.candidates.filter(c => c.ready && c.identity !== e.holder).length;
+    badges.push(standby ? ['', standby + ' standby'] : ['low', 'no standby']);
+  }
   if (e.lock !== 'leases') badges.push(['', e.lock]);
   if (v.badges.textContent !== badges.map(([, words]) => words).join('')) v.badges.replaceChildren(...badges.map(([className, words]) => element('span', 'badge ' + className, words)));
   text(v.terms, v.held ? String(e.terms.length) : termCount(e));

@@ -28,6 +28,7 @@ use tokio::sync::mpsc;
 
 use crate::api;
 use crate::board::Board;
+use crate::commands::steer;
 use crate::elections;
 use feed::Hello;
 
@@ -222,6 +223,11 @@ impl Page {
             return Err(Refusal(StatusCode::CONFLICT, why));
         }
         let to = value("to").filter(|to| !to.is_empty());
+        if let Some(to) = &to
+            && let Some(why) = steer::refusal(&client, &namespace, &seen, to).await
+        {
+            return Err(Refusal(StatusCode::CONFLICT, why));
+        }
         let patch = seen.step_down_patch(to.as_deref(), None);
         elections::order(&client, kind, &namespace, &name, &patch)
             .await

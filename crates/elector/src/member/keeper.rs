@@ -1,6 +1,6 @@
 //! The task that keeps the member of this candidate.
 //!
-//! Each round reads the members, writes the own one, and deletes those of dead candidates. The task sends one request at
+//! Each round writes the own member, reads all, and deletes those of dead candidates. The task sends one request at
 //! a time. All writes and deletions name the version that they replace, so that no change by another process is lost.
 //!
 //! A candidate with the same identity uses the same object, because its name follows from the identity. Each of them
@@ -134,13 +134,6 @@ impl Keeper {
     }
 
     async fn round(&mut self) {
-        match self.request(self.members.list()).await {
-            Ok(list) => {
-                self.works(Kind::Read);
-                lock(&self.membership.inner.roster).apply(list, self.now());
-            }
-            Err(why) => self.fails(Kind::Read, why),
-        }
         match self.write().await {
             Ok(()) => {
                 self.failures = 0;
@@ -150,6 +143,13 @@ impl Keeper {
                 self.failures = self.failures.saturating_add(1);
                 self.fails(Kind::Write, why);
             }
+        }
+        match self.request(self.members.list()).await {
+            Ok(list) => {
+                self.works(Kind::Read);
+                lock(&self.membership.inner.roster).apply(list, self.now());
+            }
+            Err(why) => self.fails(Kind::Read, why),
         }
         self.delete_dead().await;
     }

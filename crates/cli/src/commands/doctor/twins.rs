@@ -27,6 +27,7 @@ pub(super) async fn check(
         namespace: Some(namespace.to_owned()),
         name: name.map(str::to_owned),
         kind: None,
+        members: false,
     };
     let mut board = Board::open(client, &scope);
     let mut renewals: BTreeMap<(String, String), Vec<Timestamp>> = BTreeMap::new();

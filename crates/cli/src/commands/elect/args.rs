@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use super::http::Address;
 use super::outlets::hooks::ProcessSignal;
 use super::outlets::{gate, label, webhook};
+use crate::announce::Announce;
 use crate::election::Election;
 use crate::klog::Klog;
 use crate::values::{duration, name};
@@ -30,6 +31,8 @@ pub(crate) struct Elect {
     name: Option<String>,
     #[command(flatten)]
     pub(super) election: Election,
+    #[command(flatten)]
+    pub(super) announce: Announce,
     /// Use the service account of the pod, even if there is a kubeconfig
     #[arg(long, value_name = "BOOL", env = "TENURE_USE_CLUSTER_CREDENTIALS", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(super) use_cluster_credentials: Option<bool>,

@@ -31,8 +31,32 @@ pub(super) struct HealthGate {
     pub(super) ready: &'static str,
     pub(super) handle: Handle,
     pub(super) notes: Notes,
-    pub(super) gate: Gate,
+    pub(super) gate: ReadyGate,
     pub(super) voice: Voice,
+}
+
+/// The gate of this candidate, whose state is announced.
+pub(super) struct ReadyGate {
+    gate: Gate,
+    handle: Handle,
+}
+
+impl ReadyGate {
+    pub(super) fn new(gate: Gate, handle: Handle) -> Self {
+        Self { gate, handle }
+    }
+
+    /// Closes the gate for a reason, or opens it, and announces which.
+    pub(super) fn close(&self, why: Option<String>) {
+        if let Some(membership) = self.handle.membership() {
+            membership.set_not_ready(why.clone());
+        }
+        self.gate.close(why);
+    }
+
+    fn reason(&self) -> Option<String> {
+        self.gate.reason()
+    }
 }
 
 impl Health {

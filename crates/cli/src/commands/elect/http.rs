@@ -205,6 +205,7 @@ impl Site {
             _ if !parts.leader => no_such_path(),
             ("/", true) => json(StatusCode::OK, self.view.name()),
             ("/v1/leader", true) => self.leader(),
+            ("/v1/candidates", true) => self.candidates(),
             ("/v1/is-leader" | "/leader" | "/ready", true) => {
                 let leads = self.view.handle.is_leading();
                 let code = if leads {
@@ -237,6 +238,19 @@ impl Site {
             StatusCode::SERVICE_UNAVAILABLE
         } else {
             StatusCode::OK
+        };
+        json(code, serde_json::to_string(&answer).unwrap_or_default())
+    }
+
+    fn candidates(&self) -> Response<Body> {
+        let Some(answer) = self.view.candidates() else {
+            let why = "this sidecar runs without --announce\n";
+            return text(StatusCode::NOT_FOUND, "text/plain", why.into());
+        };
+        let membership = self.view.handle.membership();
+        let code = match membership.is_some_and(tenure::Membership::is_current) {
+            true => StatusCode::OK,
+            false => StatusCode::SERVICE_UNAVAILABLE,
         };
         json(code, serde_json::to_string(&answer).unwrap_or_default())
     }

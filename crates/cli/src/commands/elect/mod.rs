@@ -25,6 +25,7 @@ use tenure_host::seats::Seats;
 use tenure_lock::duration::format as span;
 use tokio::sync::watch;
 
+use crate::announce::url_of;
 use crate::api;
 use crate::connect::Connect;
 use crate::death::Work;
@@ -39,7 +40,7 @@ use crate::signals::Signals;
 use crate::waiting::Limit;
 pub(crate) use args::Elect;
 use args::{Compat, EventFormat, Mode, NameFormat, Preflight};
-use health::HealthGate;
+use health::{HealthGate, ReadyGate};
 use http::{Address, Parts, Site};
 use life::{Lease, OwnPod, Undertaker};
 use outlets::Outlets;
@@ -194,7 +195,7 @@ impl Elect {
             }
         }
         let voice = Voice::new(&namespace, &self.election.election);
-        self.announce(&elector, &voice);
+        self.say_start(&elector, &voice);
         let log = match self.events {
             Some(EventFormat::Json) => EventLog::stdout(&self.election.election),
             None => EventLog::open(None, &self.election.election)?,
@@ -214,6 +215,7 @@ impl Elect {
         if self.dry_run {
             gate.close(Some("this is a dry run".to_owned()));
         } else if self.health.any() {
+            let gate = ReadyGate::new(gate, view.handle.clone());
             gate.close(Some("the first health check has not finished".to_owned()));
             let gate = HealthGate {
                 checks: self.health.clone(),
@@ -269,8 +271,11 @@ impl Elect {
             .election
             .enter(client, place, labels, gate, Work::OfThisProcess)?;
         let for_life = self.mode == Mode::ForLife;
-        let elector = entry
-            .builder
+        let builder = match self.dry_run {
+            true => entry.builder,
+            false => self.announce.apply(entry.builder, self.address()),
+        };
+        let elector = builder
             .for_life(for_life)
             .release_on_cancel(self.release_on_exit || for_life)
             // The guarded work runs in other processes, so a slow hook is not a reason to end this process.
@@ -281,8 +286,16 @@ impl Elect {
         Ok((elector, entry.notes))
     }
 
+    /// Returns the address at which others reach the HTTP endpoints, as far as it is known.
+    fn address(&self) -> Option<String> {
+        match &self.listen.http {
+            Some(Address::Tcp(address)) => url_of(address),
+            Some(Address::Unix(_)) | None => None,
+        }
+    }
+
     /// Prints that this candidate campaigns, or observes only.
-    fn announce(&self, elector: &Elector, voice: &Voice) {
+    fn say_start(&self, elector: &Elector, voice: &Voice) {
         let timing = elector.timing();
         if self.dry_run {
             voice.observing();
@@ -368,6 +381,7 @@ impl Elect {
             name: self.election.election.clone(),
             kind: self.election.lock,
             token: token.clone(),
+            announced: view.handle.membership().is_some(),
         });
         let site = Site {
             view: view.clone(),

@@ -23,7 +23,8 @@ impl Elect {
         if self.dry_run {
             rbac::looking(kind, name)
         } else {
-            rbac::taking_part(kind, name, &[])
+            let rules = rbac::taking_part(kind, name, &[]);
+            self.announce.add_rules(rules)
         }
     }
 

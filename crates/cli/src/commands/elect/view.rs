@@ -9,6 +9,7 @@ use serde::Serialize;
 use tenure::Handle;
 use tokio::sync::watch;
 
+use crate::announce::Candidate;
 use crate::observed_lock::{Notes, rfc3339};
 
 /// Values that are constant for the life of the process.
@@ -61,7 +62,37 @@ pub(crate) struct Answer {
     pub(crate) lease_uid: Option<String>,
 }
 
+/// The response of `/v1/candidates`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Candidates {
+    pub(crate) election: String,
+    pub(crate) namespace: String,
+    pub(crate) leader: String,
+    /// Time since the candidates were last read; nothing if they were not read yet.
+    pub(crate) age_millis: Option<u64>,
+    pub(crate) candidates: Vec<Candidate>,
+}
+
 impl View {
+    /// Returns the candidates that announce themselves; `None` unless this one does.
+    pub(crate) fn candidates(&self) -> Option<Candidates> {
+        let membership = self.handle.membership()?;
+        let age = membership.age();
+        let millis = |age: std::time::Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        Some(Candidates {
+            election: self.facts.election.clone(),
+            namespace: self.facts.namespace.clone(),
+            leader: self.leader(),
+            age_millis: age.map(millis),
+            candidates: membership
+                .living()
+                .into_iter()
+                .map(Candidate::from)
+                .collect(),
+        })
+    }
+
     /// Returns the identity of the known leader; empty if there is none.
     pub(crate) fn leader(&self) -> String {
         if self.handle.is_leading() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use rustix::process::Signal;
 
+use crate::announce::Announce;
 use crate::election::Election;
 use crate::values::{PassedOn, duration, order_signal, passed_on, signal};
 
@@ -15,9 +16,12 @@ use crate::values::{PassedOn, duration, order_signal, passed_on, signal};
 /// Exit codes: that of the command; 128+N if the command or tenure was ended by signal N; 64 wrong command line; 75 not
 /// elected in time; 76 leadership lost; 125 tenure failed; 126 not executable; 127 not found.
 #[derive(Args, Debug)]
+#[command(mut_arg("announce", |arg| arg.conflicts_with("slots")))]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(super) election: Election,
+    #[command(flatten)]
+    pub(super) announce: Announce,
     /// Exit immediately if another candidate leads
     ///
     /// Like `flock --nonblock`. Also fails if the API server does not respond to one request.

@@ -226,7 +226,7 @@ impl Run {
             None => slots::name_of(election, 0),
             Some(_) => election.clone(),
         }));
-        rules
+        self.announce.add_rules(rules)
     }
 }
 

@@ -164,7 +164,8 @@ impl Runner {
         let Entry { builder, notes } =
             election.enter(&self.client, place, labels, &self.gate, Work::OfTree)?;
         let at_fence = self.running.clone();
-        let elector = builder
+        let elector = (self.run.announce)
+            .apply(builder, None)
             .hub(&self.hub)
             .on_overrun(Overrun::call(move |_| at_fence.kill()))
             .build()?;

@@ -217,6 +217,7 @@ pub(super) mod tests {
             recent_terms: None,
             flapping: false,
             completed_time: None,
+            candidates: Vec::new(),
         }
     }
 

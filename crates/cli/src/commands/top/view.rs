@@ -231,6 +231,9 @@ fn notes(seen: &Seen) -> String {
     if seen.skewed {
         notes.push("clock skew?");
     }
+    if seen.has_no_standby() {
+        notes.push("no standby");
+    }
     notes.join(", ")
 }
 
