@@ -77,6 +77,7 @@ mod server_ephemeral;
 mod server_manifests;
 mod server_remote;
 mod server_storage;
+mod service_manager;
 mod sidecar;
 mod sidecar_access;
 mod sidecar_http;

@@ -23,6 +23,7 @@ mod klog;
 #[cfg(feature = "server")]
 mod local;
 mod log;
+mod notify;
 mod observed_lock;
 mod output;
 mod page;
@@ -140,6 +141,7 @@ fn main() -> ExitCode {
         }
     };
     let code = runtime.block_on(dispatch(tenure, old));
+    notify::stopping();
     // Requests that still hang must not delay the exit.
     runtime.shutdown_background();
     code.into()

@@ -1,7 +1,8 @@
 //! One line per change of a candidacy, on standard error: `tenure: leading shop/web, fencing token 42`.
 //!
 //! The lines are log events with a constant message, fields for programs, and a sentence for people in the field `text`.
-//! `--log-format json` prints all of them; otherwise only the sentence is printed.
+//! `--log-format json` prints all of them; otherwise only the sentence is printed. A service manager that watches this process
+//! gets the sentence as its status; see [`notify`].
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use tracing_subscriber::fmt::format::{Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::notify;
 use crate::observed_lock::Notes;
 use crate::output::escaped;
 
@@ -23,7 +25,7 @@ pub(crate) const TARGET: &str = "tenure::say";
 
 /// Logs a sentence of a [`Voice`], with the fields that all of them have: `text`, `namespace` and `election`. More fields and
 /// the constant message follow.
-macro_rules! say {
+macro_rules! log {
     ($level:ident, $voice:expr, $text:expr, $($rest:tt)+) => {
         tracing::$level!(
             target: TARGET,
@@ -33,6 +35,15 @@ macro_rules! say {
             $($rest)+
         )
     };
+}
+
+/// Logs a sentence of a [`Voice`] and makes it the status of this process. Like `log`, it takes fields and the constant message.
+macro_rules! say {
+    ($level:ident, $voice:expr, $text:expr, $($rest:tt)+) => {{
+        let text = $text;
+        notify::status(&text);
+        log!($level, $voice, text, $($rest)+);
+    }};
 }
 
 /// Reports the changes of one candidacy.
@@ -64,7 +75,8 @@ impl Voice {
             span(timing.renew_deadline()),
             span(timing.retry_period()),
         );
-        say!(
+        notify::ready(&text);
+        log!(
             info,
             self,
             text,
@@ -79,7 +91,8 @@ impl Voice {
     /// Reports the start of an observer, which never campaigns.
     pub(crate) fn observing(&self) {
         let text = format!("observing {}; --dry-run never campaigns", self.place);
-        say!(info, self, text, "observing");
+        notify::ready(&text);
+        log!(info, self, text, "observing");
     }
 
     /// Reports another holder. `notes` contains its record.
@@ -87,11 +100,12 @@ impl Voice {
         let left = SignedDuration::try_from(notes.valid_for()).unwrap_or_default();
         let until = Timestamp::now().checked_add(left).unwrap_or_default();
         let until = format!("{until:.0}");
-        let place = &self.place;
-        let text =
-            format!("waiting: {holder} holds {place}, until {until} unless it renews its lease");
+        let waits = format!("waiting: {holder} holds {}", self.place);
+        // A status is shown for as long as the holder renews, so it does not contain a time.
+        notify::status(&waits);
+        let text = format!("{waits}, until {until} unless it renews its lease");
         let previous = notes.previous();
-        say!(
+        log!(
             info,
             self,
             text,

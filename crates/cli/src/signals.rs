@@ -5,6 +5,8 @@ use std::io;
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
+use crate::notify;
+
 /// A request of another process or of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
@@ -71,7 +73,12 @@ impl Signals {
                         Asked::End(signal) if self.passed_on.contains(&signal) => {
                             Asked::Forward(signal)
                         }
-                        asked => asked,
+                        asked => {
+                            if matches!(asked, Asked::End(_)) {
+                                notify::stopping();
+                            }
+                            asked
+                        }
                     });
                 }
             }

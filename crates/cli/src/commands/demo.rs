@@ -19,6 +19,7 @@ use tenure_apiserver::server::{Handle, Server};
 use tokio::sync::mpsc;
 
 use crate::commands::run;
+use crate::notify::Unnotified as _;
 use crate::output::{self, Paint};
 use crate::page::{self, OnServer};
 use crate::signals::Signals;
@@ -186,6 +187,7 @@ impl Stage {
         command.arg("--kubeconfig").arg(&self.kubeconfig);
         command
             .env_remove("TENURE_HTTP")
+            .unnotified()
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());

@@ -25,6 +25,7 @@ use self::encryption::EncryptionArgs;
 use self::store::{Store, StoreArgs};
 use crate::connect::{self, Connect};
 use crate::local;
+use crate::notify;
 use crate::page::{self, OnServer};
 use crate::signals::Signals;
 use crate::waiting;
@@ -362,9 +363,11 @@ impl Options {
             matches!(self.authorization_mode, Authorization::AlwaysAllow),
             self.insecure_listen.is_some(),
         );
+        let mut serving = String::new();
         let (mut server, page) = if connect.kubeconfig.is_some() {
             let config = connect.config().await?;
-            eprintln!("tenure: controllers for {}", config.cluster_url);
+            serving = format!("controllers for {}", config.cluster_url);
+            eprintln!("tenure: {serving}");
             (tenure_server::Server::remote(config), None)
         } else {
             let (api, page) = OnServer::add(self.api(&dir)?.encryption(encryption.read()?));
@@ -401,7 +404,8 @@ impl Options {
         };
         if let (Some(api), Some(page)) = (started.api(), page) {
             page.open(api).await?;
-            note(&format!("serving on {}", api.url()));
+            serving = format!("serving on {}", api.url());
+            note(&serving);
             if allows_all {
                 eprintln!(
                     "tenure: warning: --authorization-mode=AlwaysAllow lets every client of {} do everything; use it for tests only",
@@ -421,6 +425,7 @@ impl Options {
                 None => {}
             }
         }
+        notify::ready(&serving);
         let pass = started.first_pass();
         tokio::spawn(async move {
             if let Some(pass) = pass.await.filter(|pass| pass.files > 0) {
@@ -429,6 +434,10 @@ impl Options {
                 note(&format!("applied {applied} of {files} manifests"));
             }
         });
+        let asked = async {
+            asked.await;
+            notify::stopping();
+        };
         started.run_until(asked).await?;
         Ok(0)
     }

@@ -15,6 +15,7 @@ use tenure_lock::in_words;
 
 use super::args::Health;
 use crate::commands::run::Exit;
+use crate::notify::Unnotified as _;
 use crate::observed_lock::{Gate, Notes};
 use crate::say::Voice;
 
@@ -141,6 +142,7 @@ impl HealthGate {
                 .args(["-c", command])
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
+                .unnotified()
                 .kill_on_drop(true)
                 .status()
                 .await;

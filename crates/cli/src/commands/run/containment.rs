@@ -21,6 +21,7 @@ use super::fence_file::FenceFile;
 use super::group::{Exit, Group, Spec};
 use super::watchdog::{ENDED_IT, Report, WATCHDOG};
 use super::{group, kin};
+use crate::notify::Unnotified as _;
 use crate::signals::{Asked, Signals};
 
 /// Time between SIGTERM and SIGKILL for processes that remain in a group after its main child.
@@ -225,6 +226,7 @@ impl Watchdog {
             .arg(kin::raw(getpid()).to_string())
             .arg(group::format_keep(&spec.keep))
             .arg(cgroup.map_or("".as_ref(), Cgroup::path))
+            .unnotified()
             .envs(spec.env.iter().map(|(key, value)| (key, value)))
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             // Signals that a terminal sends to the wrapper's group must not reach the watchdog.

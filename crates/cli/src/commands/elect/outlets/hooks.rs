@@ -15,6 +15,7 @@ use tokio::process::Child;
 
 use super::{News, Notice, PATIENCE, Queue};
 use crate::commands::run::Exit;
+use crate::notify::Unnotified as _;
 use crate::values;
 
 /// The commands for each change.
@@ -73,6 +74,7 @@ impl Hooks {
         let child = tokio::process::Command::new("/bin/sh")
             .args(["-c", command])
             .stdin(Stdio::null())
+            .unnotified()
             .envs(news.environment())
             .envs(self.env.iter().cloned())
             .process_group(0)
