@@ -122,6 +122,20 @@ pub fn distribution_kubectl() -> Result<PathBuf, Skip> {
     Ok(kubectl)
 }
 
+/// Returns a program of Prometheus: `prometheus` or `promtool`.
+///
+/// # Errors
+///
+/// Fails if it is not unpacked.
+pub fn prometheus(program: &str) -> Result<PathBuf, Skip> {
+    let path = folder().join("prometheus/usr/bin").join(program);
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(Skip(format!("no {program}: {HINT}")))
+    }
+}
+
 /// Returns the name and version of the distribution, for example `debian 12`.
 fn distribution() -> String {
     let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();

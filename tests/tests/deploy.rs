@@ -231,11 +231,14 @@ fn deploy_image_contains_only_the_binary_and_does_not_run_as_root() {
     }
 }
 
-/// Returns the YAML files of the folder and its subfolders.
+/// Returns the YAML files of the folder and its subfolders, without those of Prometheus, which are not manifests.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let path = entry.path();
+        if path.ends_with("prometheus") {
+            continue;
+        }
         if path.is_dir() {
             found.extend(manifests(&path));
         } else if path.extension().is_some_and(|end| end == "yaml") {

@@ -20,6 +20,7 @@ mod manager_process;
 mod manager_restarts;
 mod manager_shards;
 mod members;
+mod monitoring;
 mod page;
 mod provisioner_access;
 mod provisioner_capacity;

@@ -110,10 +110,12 @@ const TIERS: &[Tier] = &[
     },
     Tier {
         name: "process",
-        about: "real processes and outside clients (kubectl, client-go, Python, Node, Chromium) against Tenure",
+        about: "real processes and outside clients (kubectl, client-go, Python, Node, Chromium, Prometheus) against Tenure",
         prepare: || {
             missing([
                 setup::unpacked("kubernetes-client", "usr/bin/kubectl"),
+                // Unpacked and not installed, because the package starts a service.
+                setup::unpacked("prometheus", "usr/bin/promtool"),
                 setup::python(&["kubernetes"]),
                 setup::debian("tmux", "tmux"),
                 setup::debian("chromium", "chromium"),
