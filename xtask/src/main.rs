@@ -14,6 +14,7 @@ mod fuzz;
 mod image;
 mod modules;
 mod originals;
+mod packages;
 mod setup;
 mod test;
 mod tidy;

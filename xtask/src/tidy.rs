@@ -1,4 +1,5 @@
-//! Checks of the source tree: dependencies of crates and modules, copied code, file sizes, links, forbidden texts, tests.
+//! Checks of the source tree: dependencies of crates and modules, metadata of packages, copied code, file sizes, links,
+//! forbidden texts, tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -112,7 +113,7 @@ const LEFT_OVERS: &[&str] = &["FIXME", "XXX", "todo!(", "unimplemented!(", "dbg!
 
 /// Runs all checks and reports every problem.
 pub(crate) fn run() -> Result<()> {
-    let mut problems = arrows()?;
+    let mut problems = packages()?;
     let added = added_to_kube()?;
     if added.len() > CRATE_BUDGET {
         let added: Vec<&str> = added.iter().map(String::as_str).collect();
@@ -196,7 +197,8 @@ fn added_to_kube() -> Result<BTreeSet<String>> {
     Ok(&all - &of_kube)
 }
 
-fn arrows() -> Result<Vec<String>> {
+/// Returns the forbidden dependencies between crates, and what is wrong with the metadata of the packages.
+fn packages() -> Result<Vec<String>> {
     let metadata = Run::cargo(["metadata", "--format-version", "1", "--no-deps"]).output()?;
     let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata")?;
     let packages = metadata["packages"]
@@ -224,6 +226,7 @@ fn arrows() -> Result<Vec<String>> {
             }
         }
     }
+    crate::packages::check(&root(), packages, &mut problems);
     Ok(problems)
 }
 
