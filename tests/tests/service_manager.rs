@@ -5,11 +5,11 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::Method;
 use serde_json::json;
-use tenure_tests::clock::poll;
+use tenure_tests::clock::{self, poll};
 use tenure_tests::embedded::Embedded;
 use tenure_tests::home::Home;
 use tenure_tests::process::Process;
@@ -81,8 +81,8 @@ impl Manager {
 
     /// Waits for a report that contains this text.
     fn wait_for(&mut self, text: &str) -> String {
-        let end = Instant::now() + LIMIT;
-        while let Some(report) = self.next(end.saturating_duration_since(Instant::now())) {
+        let end = clock::now() + LIMIT;
+        while let Some(report) = self.next(end.since(clock::now())) {
             if report.contains(text) {
                 return report;
             }

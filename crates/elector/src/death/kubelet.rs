@@ -245,7 +245,7 @@ mod tests {
             "2026-03-04T09:59:50Z",
             "2026-03-04T09:59:51Z",
         );
-        json!({
+        let mut pod = json!({
             "metadata": { "name": "web-0", "namespace": "shop", "uid": "u1" },
             "spec": {
                 "nodeName": "n1",
@@ -257,11 +257,15 @@ mod tests {
                 "conditions": [{ "type": "Initialized", "status": "True" }, ready],
                 "initContainerStatuses": [{ "name": "setup", "state": setup, "lastState": {} }],
                 "containerStatuses": [
-                    { "name": "elector", "state": state, "lastState": last, "containerID": ID },
+                    { "name": "elector", "containerID": ID },
                     { "name": "proxy", "state": ended("Completed", 0), "lastState": {} },
                 ],
             },
-        })
+        });
+        let own = &mut pod["status"]["containerStatuses"][0];
+        own["state"] = state;
+        own["lastState"] = last;
+        pod
     }
 
     #[test]
@@ -448,7 +452,8 @@ mod tests {
             )
         };
         let failed = || pod("Failed", later(), json!({}));
-        let changes: [(&str, fn(&mut Value)); 13] = [
+        type Change = fn(&mut Value);
+        let changes: [(&str, Change); 13] = [
             ("out-of-service pod, marked by PodGC", |pod| {
                 pod["status"]["conditions"] = json!([
                     { "type": "ContainersReady", "status": "True" },

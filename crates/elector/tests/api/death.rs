@@ -1,4 +1,8 @@
 //! Take-over from a holder whose pod or node has ended, as the API server shows it.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "compares the wall clock with times in the Lease"
+)]
 
 use std::time::Duration;
 
