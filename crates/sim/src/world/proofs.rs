@@ -232,7 +232,7 @@ impl World {
             }
             Fault::EvidenceOldRun | Fault::EvidenceLaterRun | Fault::EvidenceClockSetBack => {
                 let acquired = holder.acquire_time;
-                let end = self.other_run(fault, &run, acquired);
+                let end = self.other_run(fault, &run, acquired, current.author);
                 end.into_iter().map(Evidence::ContainerEnded).collect()
             }
             Fault::EvidencePodGone => vec![Evidence::PodGone { uid: run.uid }],
@@ -249,6 +249,7 @@ impl World {
         fault: Fault,
         run: &Container,
         acquired: Option<WallTime>,
+        author: Option<u64>,
     ) -> Option<ContainerEnd> {
         let node = self.nodes.iter().find(|node| {
             node.place
@@ -260,7 +261,11 @@ impl World {
         let (started, finished, next_started) = match fault {
             // The run before the holder's, which ended right before it.
             Fault::EvidenceOldRun => (later(began, -10), began, None),
-            Fault::EvidenceLaterRun => (later(acquired?, 1), now, None),
+            // The run that the kubelet has lost acquires no further term before this one has ended.
+            Fault::EvidenceLaterRun if author == Some(node.incarnation) => {
+                (later(acquired?, 1), now, None)
+            }
+            Fault::EvidenceLaterRun => return None,
             _ => (later(began, -10), later(now, 10), Some(began)),
         };
         Some(ContainerEnd {
