@@ -21,6 +21,9 @@ use super::DeathProof;
 /// Number of the initial pid namespace, which is the same on every Linux machine.
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
+/// Number of the initial UTS namespace, also the same everywhere. Its host name is that of the machine.
+const INITIAL_UTS_NAMESPACE: u64 = 0xEFFF_FFFE;
+
 /// Reason why the kernel cannot give evidence here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the end of processes cannot be observed here: {0}")]
@@ -29,7 +32,8 @@ pub struct Unavailable(String);
 /// Evidence of the kernel of this machine. The runtime must have tokio's I/O driver.
 #[derive(Clone, Debug)]
 pub struct HostProof {
-    /// Name of the machine; `None` in a container, whose image may contain the machine id of another machine.
+    /// Name of the machine; `None` in a container, whose image may contain the machine id of another machine. A container
+    /// with the pid namespace of the machine is recognized by its UTS namespace.
     machine: Option<String>,
     /// The process whose end is the end of the work.
     process: Process,
@@ -80,7 +84,7 @@ impl HostProof {
         let started =
             started(pid).ok_or_else(|| Unavailable(format!("/proc/{pid}/stat cannot be read")))?;
         Ok(Self {
-            machine: machine(pid_namespace),
+            machine: machine(pid_namespace, namespace("uts").unwrap_or(0)),
             process: Process {
                 boot: boot.to_owned(),
                 pid_namespace,
@@ -181,16 +185,19 @@ fn started_in(stat: &str) -> Option<u64> {
     fields.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Returns the machine id, if this process sees that of its own machine.
-fn machine(pid_namespace: u64) -> Option<String> {
+/// Returns the machine id and the host name, if this process sees those of its own machine. The host name distinguishes
+/// machines that were installed from the same image, and containers that share all namespaces with their machines.
+fn machine(pid_namespace: u64, uts_namespace: u64) -> Option<String> {
     let id = fs::read_to_string("/etc/machine-id").ok()?;
-    machine_id(id.trim(), pid_namespace)
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    machine_name(id.trim(), host.trim(), pid_namespace, uts_namespace)
 }
 
-fn machine_id(id: &str, pid_namespace: u64) -> Option<String> {
+fn machine_name(id: &str, host: &str, pid_namespace: u64, uts_namespace: u64) -> Option<String> {
     let unique =
         id.len() == 32 && id.chars().all(|c| c.is_ascii_hexdigit()) && id.chars().any(|c| c != '0');
-    (unique && pid_namespace == INITIAL_PID_NAMESPACE).then(|| id.to_owned())
+    let own = pid_namespace == INITIAL_PID_NAMESPACE && uts_namespace == INITIAL_UTS_NAMESPACE;
+    (unique && own && !host.is_empty()).then(|| format!("{id}.{host}"))
 }
 
 fn because(error: &std::io::Error) -> Unavailable {
@@ -240,12 +247,27 @@ mod tests {
     #[test]
     fn machine_of_a_container_or_without_a_unique_id_has_no_name() {
         let id = "0123456789abcdef0123456789abcdef";
-        let of = |id: &str| machine_id(id, INITIAL_PID_NAMESPACE);
-        assert_eq!(of(id).as_deref(), Some(id));
-        assert_eq!(machine_id(id, 4_026_532_000), None);
+        let of = |id: &str| machine_name(id, "n1", INITIAL_PID_NAMESPACE, INITIAL_UTS_NAMESPACE);
+        assert_eq!(of(id), Some(format!("{id}.n1")));
+        let other = 4_026_532_000;
+        for (pid, uts) in [
+            (other, INITIAL_UTS_NAMESPACE),
+            (INITIAL_PID_NAMESPACE, other),
+            (other, other),
+        ] {
+            assert_eq!(machine_name(id, "n1", pid, uts), None, "a container");
+        }
         for id in ["", "uninitialized", &"0".repeat(32), &id[1..]] {
             assert_eq!(of(id), None, "{id}");
         }
+    }
+
+    #[test]
+    fn machines_of_one_image_differ_by_their_host_names() {
+        let id = "0123456789abcdef0123456789abcdef";
+        let of = |host: &str| machine_name(id, host, INITIAL_PID_NAMESPACE, INITIAL_UTS_NAMESPACE);
+        assert_ne!(of("n1"), of("n2"));
+        assert_eq!(of(""), None);
     }
 
     #[test]
