@@ -11,6 +11,7 @@
 //! machine is never accessed through a proxy.
 
 use std::fmt;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -268,7 +269,8 @@ fn warn_about(files: &[PathBuf]) {
         .filter_map(|file| tenure_host::files::warning(file))
     {
         if !WARNED.swap(true, Ordering::Relaxed) {
-            eprintln!("tenure: warning: kubeconfig {warning}");
+            // The reader of standard error may have ended, which is not a reason to stop.
+            let _ = writeln!(std::io::stderr(), "tenure: warning: kubeconfig {warning}");
         }
     }
 }

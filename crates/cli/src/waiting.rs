@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::future::Future;
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 /// Time after which the command prints what it waits for.
@@ -15,7 +16,8 @@ pub(crate) async fn on<T>(whom: impl Display, answer: impl Future<Output = T>) -
         answer = &mut answer => return answer,
         () = tokio::time::sleep(WORTH_A_WORD) => {}
     }
-    eprintln!("tenure: waiting for {whom}");
+    // The reader of standard error may have ended, which is not a reason to stop.
+    let _ = writeln!(std::io::stderr(), "tenure: waiting for {whom}");
     answer.await
 }
 

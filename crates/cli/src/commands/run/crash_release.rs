@@ -7,15 +7,18 @@
 //! wrapper read them. They are therefore as new as possible, and never part of a command line.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tenure::clock::{Clock, SystemClock};
-use tenure_core::WallTime;
 use tenure_core::crash::{HeldTerm, Rules};
-use tenure_lock::LockKind;
+use tenure_core::{LocalTime, WallTime};
+use tenure_lock::{Lock, LockKind};
 
+use super::kin;
 use crate::api;
 use crate::connect::{self, Connect};
 use crate::log::Log;
@@ -102,30 +105,49 @@ impl CrashRelease {
             Ok(false) => {}
             Err(error) => voice.not_released_after_crash(&api::plain(&error), lease_duration),
         }
+        // A credential plugin may hang.
+        let left = kin::own_descendants();
+        left.iter().for_each(|process| process.signal(Signal::KILL));
     }
 
     /// Returns whether the term was released; false if the lock shows another one.
     async fn release(self) -> Result<bool> {
         let until = SystemClock.now().local + self.lease_duration;
+        let connected = repeat(until, async || {
+            // A second credential plugin is not started while the first one may still answer.
+            let left = until.since(SystemClock.now().local);
+            let client = async { connect::electing(self.way.config().await?).await };
+            within(left, client).await
+        });
+        let client = connected.await?;
+        let lock = LockKind::Leases.open(client, &self.namespace, &self.lease, &BTreeMap::new())?;
         let term = HeldTerm::from(self.term);
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let attempt = attempt(&self.way, &self.namespace, &self.lease, &term);
-            let attempt = tokio::time::timeout(ATTEMPT, attempt).await;
-            match attempt.unwrap_or_else(|_| Err(anyhow::anyhow!("no response in time"))) {
-                Ok(released) => return Ok(released),
-                Err(error) if SystemClock.now().local + pause >= until => return Err(error),
-                Err(_) => tokio::time::sleep(pause).await,
-            }
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
+        repeat(until, async || {
+            within(ATTEMPT, attempt(&*lock, &term)).await
+        })
+        .await
     }
 }
 
+/// Repeats an attempt until it succeeds, or until the time is over. Returns the last error.
+async fn repeat<T>(until: LocalTime, attempt: impl AsyncFn() -> Result<T>) -> Result<T> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match attempt().await {
+            Err(_) if SystemClock.now().local + pause < until => tokio::time::sleep(pause).await,
+            result => return result,
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let result = tokio::time::timeout(limit, work).await;
+    result.context("no response in time")?
+}
+
 /// Reads the lock and releases the term if the lock shows it.
-async fn attempt(way: &Connect, namespace: &str, lease: &str, term: &HeldTerm) -> Result<bool> {
-    let client = connect::electing(way.config().await?).await?;
-    let lock = LockKind::Leases.open(client, namespace, lease, &BTreeMap::new())?;
+async fn attempt(lock: &dyn Lock, term: &HeldTerm) -> Result<bool> {
     let Some(snapshot) = lock.read().await? else {
         return Ok(false);
     };

@@ -7,7 +7,9 @@
 //! a signal cannot reach another process, and the wrapper inherits the exit code when it ends the watchdog.
 //!
 //! If the wrapper was killed, the watchdog then releases the lease ([`CrashRelease`]). It is certain that nothing is left
-//! once the kernel reports that it has no child: each orphan among its descendants becomes its child.
+//! once the kernel reports that it has no child, because each orphan among its descendants becomes its child, and once
+//! the control group, if there is one, could be removed. Without a control group, a process that joined a pid namespace
+//! of somebody else is missed.
 //!
 //! The watchdog reports over the socket. Reports are hints: the wrapper does not depend on a process that may be
 //! stopped.
@@ -137,6 +139,10 @@ fn run(wrapper: Pid, keep: &str, cgroup: Option<&Cgroup>) -> io::Result<u8> {
     let socket = stdin.as_fd();
     let (fence, input) = receive(socket)?;
     let (release, argv) = fence.words()?;
+    // Both processes may have been stopped since the wrapper wrote the deadline.
+    if time_left(fence.read()?, boot_nanos()).is_none() {
+        return Ok(ENDED_IT);
+    }
     let main = match group::spawn(&argv, keep, cgroup, input) {
         Ok(main) => main,
         Err(error) => {
@@ -151,11 +157,15 @@ fn run(wrapper: Pid, keep: &str, cgroup: Option<&Cgroup>) -> io::Result<u8> {
     // Even after an error of the guard loop, nothing else watches the command any more.
     let _ = guard(wrapper, main, socket, &fence);
     end_everything(main, cgroup);
+    let certain = has_ended(wrapper) && nothing_is_left();
+    if let Some(cgroup) = cgroup {
+        cgroup.remove();
+    }
+    let certain = certain && cgroup.is_none_or(|cgroup| !cgroup.path().exists());
     let release = release.to_str().and_then(CrashRelease::decode);
-    if let Some(release) = release
-        && has_ended(wrapper)
-        && nothing_is_left()
-    {
+    if let Some(release) = release.filter(|_| certain) {
+        // A signal to the watchdog ends it now, because nobody else reads it any more.
+        SigSet::all().thread_unblock()?;
         release.run();
     }
     Ok(ENDED_IT)
@@ -304,9 +314,6 @@ fn end_everything(main: Pid, cgroup: Option<&Cgroup>) {
         }
         left.iter().for_each(|process| process.signal(Signal::KILL));
         std::thread::sleep(ROUND);
-    }
-    if let Some(cgroup) = cgroup {
-        cgroup.remove();
     }
 }
 

@@ -150,6 +150,8 @@ impl Work {
             let started = SystemClock.now().local;
             let end = match self.attend(term, signals, hold).await {
                 Ok(end) => end,
+                // The watchdog starts nothing after the fence.
+                Err(_) if !term.is_leading() => return End::Lost,
                 Err(error) => return End::NotStarted(error),
             };
             let End::Exited(exit) = end else { return end };
