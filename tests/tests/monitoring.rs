@@ -192,8 +192,9 @@ fn candidate(home: &Home, kubeconfig: &Path, election: &str, port: u16) -> Proce
     let mut command = home.command();
     command
         .env("KUBECONFIG", kubeconfig)
-        .args(["elect", "-n", "default", "--retry-period=300ms"])
+        .args(["elect", "-n", "default", "--announce"])
         .args(["--lease-duration=4s", "--renew-deadline=2s"])
+        .arg("--retry-period=300ms")
         .arg(format!("--election={election}"))
         .arg(format!("--http=127.0.0.1:{port}"));
     Process::spawn(election, command).unwrap()
