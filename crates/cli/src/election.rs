@@ -78,7 +78,7 @@ pub(crate) struct Election {
     /// expired have this long to arrive. All candidates must use the same value.
     #[arg(long, value_name = "D", env = "TENURE_LOCK_DELAY", value_parser = duration)]
     pub(crate) lock_delay: Option<Duration>,
-    /// Take over without waiting if a source shows that the leader has ended: host, pod, node [default: none]
+    /// Take over early if host, pod or node shows that the leader ended [default: none]
     ///
     /// host: the kernel reports that the process of the leader has ended, or that the machine was restarted. The kernel
     /// reports the end of a process to candidates in the same pid namespace. pod: the kubelet reports that the container
