@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kube::Client;
 use tenure_core::{StopReason, Timing};
-use tenure_lock::{Lock, LockKind};
+use tenure_lock::{Lock, LockKind, panic_text};
 
 use crate::builder::{Builder, Settings};
 use crate::callbacks::Callbacks;
@@ -258,18 +258,9 @@ impl<T> Ended<T> {
         if let Self::Panicked(payload) = self {
             tracing::error!(
                 lock = term.lock(),
-                panic = message(&*payload),
+                panic = panic_text(&*payload),
                 "work panicked"
             );
         }
     }
-}
-
-/// Returns the text of a panic.
-fn message(payload: &(dyn Any + Send)) -> &str {
-    payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
 }

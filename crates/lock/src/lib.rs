@@ -64,4 +64,4 @@ pub use object::{ObjectName, ObjectRef, Resource, label_problem};
 pub use object_lock::ObjectLock;
 pub use snapshot::Snapshot;
 pub use term::TERM_ANNOTATION;
-pub use words::in_words;
+pub use words::{in_words, panic_text};

@@ -1,8 +1,9 @@
-//! Errors in one readable line: the only place that turns an error of the client into text for people.
+//! Errors and panics in one readable line: the only place that turns an error of the client into text for people.
 //!
 //! The errors of kube and hyper describe their own layers (`ServiceError: client error (Connect): tcp connect error`) or
 //! print a whole `Status`. People need the cause.
 
+use std::any::Any;
 use std::error::Error;
 
 use kube::core::Status;
@@ -46,6 +47,13 @@ pub fn in_words(error: &(dyn Error + 'static)) -> String {
         }
     }
     text
+}
+
+/// Returns the text of a panic.
+pub fn panic_text(payload: &dyn Any) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
 }
 
 /// Removes the number of an error of the operating system: `Connection refused (os error 111)`.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
+use tenure_lock::panic_text;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Sleep;
@@ -22,7 +23,7 @@ use tokio::time::Sleep;
 use crate::error::{Error, chain};
 use crate::ready::Readiness;
 use crate::runnable::{Cause, Outcome};
-use crate::tasks::{ABORT_TAKES, panic_text};
+use crate::tasks::ABORT_TAKES;
 
 /// The argument of a hook.
 pub struct Startup {

@@ -1,12 +1,12 @@
 //! Runs runnables: each in its own task, with panics caught and failures handled by policy.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use tenure_lock::panic_text;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -197,15 +197,6 @@ pub(crate) fn after(time: Duration) -> Instant {
     const YEARS: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
     let now = Instant::now();
     now.checked_add(time).unwrap_or_else(|| now + YEARS)
-}
-
-/// Returns the text of a panic.
-pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> &str {
-    payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
 }
 
 /// The names of the running work.

@@ -15,6 +15,7 @@ use kube::Api;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use prometheus_client::metrics::gauge::Gauge;
+use tenure_lock::panic_text;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -24,7 +25,6 @@ use crate::metrics::Metrics;
 use crate::queue::{WorkQueue, default_limiter};
 use crate::runnable::{Cause, Runnable};
 use crate::scope::Scope;
-use crate::tasks::panic_text;
 
 /// Number of deleted objects that the queue of a standby keeps at least; it keeps at most twice as many. The leader
 /// handles deletions during its term, so the next leader needs only those around the hand-over.

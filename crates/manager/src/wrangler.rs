@@ -11,10 +11,9 @@ use std::time::Duration;
 use kube::Client;
 use tenure::{Elector, Ended, LockKind, Tenure};
 use tenure_core::timing::{Timing, TimingError, TimingProblem};
-use tenure_lock::duration;
+use tenure_lock::{duration, panic_text};
 
 use crate::signals::exit;
-use crate::tasks::panic_text;
 
 /// Environment variable that makes durations long, for debuggers.
 const DEVELOPMENT: &str = "CATTLE_DEV_MODE";

@@ -1,15 +1,16 @@
 //! Turns a panic inside a run into a finding of that run, with its seed and its trace, instead of ending the simulator.
 //! The assertions of the core detect some violations before the invariants do.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
+use tenure_lock::panic_text;
+
 /// Runs a closure, and returns the message if it panicked.
 pub(crate) fn caught<T>(act: impl FnOnce() -> T) -> Result<T, String> {
     // The run ends after a panic. Its partially changed state is only reported.
-    catch_unwind(AssertUnwindSafe(act)).map_err(|panic| message(&*panic))
+    catch_unwind(AssertUnwindSafe(act)).map_err(|panic| panic_text(&*panic).to_owned())
 }
 
 /// Returns the panics on this thread since the last call, including panics inside tasks, which the runtime would hide.
@@ -21,17 +22,11 @@ pub(crate) fn panicked() -> Option<String> {
     HOOK.call_once(|| {
         let next = take_hook();
         set_hook(Box::new(move |panic| {
-            LAST.set(Some(message(panic.payload())));
+            LAST.set(Some(panic_text(panic.payload()).to_owned()));
             next(panic);
         }));
     });
     LAST.take()
-}
-
-fn message(panic: &dyn Any) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 #[cfg(test)]
