@@ -261,8 +261,9 @@ impl World {
         let (started, finished, next_started) = match fault {
             // The run before the holder's, which ended right before it.
             Fault::EvidenceOldRun => (later(began, -10), began, None),
-            // The run that the kubelet has lost acquires no further term before this one has ended.
-            Fault::EvidenceLaterRun if author == Some(node.incarnation) => {
+            // The run that the kubelet has lost acquires no further term before this one has ended. While its work runs,
+            // no acquisition is on its way.
+            Fault::EvidenceLaterRun if author == Some(node.incarnation) && node.work.is_some() => {
                 (later(acquired?, 1), now, None)
             }
             Fault::EvidenceLaterRun => return None,
