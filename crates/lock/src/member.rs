@@ -34,8 +34,11 @@ pub const MOST_MEMBERS: usize = 500;
 /// Limit of the annotation in bytes. A longer one is not read; a written one is always shorter.
 const LIMIT: usize = 8192;
 
-/// Limit of each property in bytes. Longer text is cut.
+/// Limit of each property in bytes. Longer text is cut, also when it is read.
 const LONGEST_TEXT: usize = 253;
+
+/// Limit of an identity in bytes. An object with a longer one is not a member.
+const LONGEST_IDENTITY: usize = 1024;
 
 /// Longest name of a Kubernetes object, and longest value of a label.
 const LONGEST_NAME: usize = 253;
@@ -357,14 +360,18 @@ impl WireLease {
         }
         let wire: WireMember = serde_json::from_str(&text).ok()?;
         let identity = spec.holder_identity?;
+        if identity.is_empty() || identity.len() > LONGEST_IDENTITY {
+            return None;
+        }
         if metadata.name != member_name(&wire.election, &identity) {
             return None;
         }
+        let short = |text: Option<String>| text.map(|text| cut(&text, LONGEST_TEXT).to_owned());
         let instant = |text: Option<String>| time::parse_text(&text?);
         let seconds = spec
             .lease_duration_seconds
             .and_then(|s| u64::try_from(s).ok());
-        let not_ready = (!wire.ready).then(|| wire.reason.unwrap_or_default());
+        let not_ready = (!wire.ready).then(|| short(wire.reason).unwrap_or_default());
         Some(MemberSnapshot {
             name: metadata.name,
             election: wire.election,
@@ -374,9 +381,9 @@ impl WireLease {
                 not_ready,
                 about: Announcement {
                     priority: wire.priority,
-                    zone: wire.zone,
-                    version: wire.version,
-                    address: wire.address,
+                    zone: short(wire.zone),
+                    version: short(wire.version),
+                    address: short(wire.address),
                 },
             },
             duration: Duration::from_secs(
@@ -525,6 +532,30 @@ mod tests {
             let mut other = good.clone();
             *other.pointer_mut(pointer).unwrap() = value.clone();
             assert_eq!(MemberSnapshot::read(&other), None, "{pointer}: {value}");
+        }
+    }
+
+    #[test]
+    fn identities_have_a_limit_and_long_properties_are_cut() {
+        let long = "x".repeat(LONGEST_IDENTITY);
+        assert!(MemberSnapshot::read(&object("web", &long)).is_some());
+        for identity in ["", &format!("{long}x")] {
+            assert_eq!(MemberSnapshot::read(&object("web", identity)), None);
+        }
+        let mut object = object("web", "a");
+        let text = "ä".repeat(1_000);
+        let about = json!({
+            "election": "web", "ready": false, "reason": text, "zone": text, "version": text, "address": text,
+        });
+        object["metadata"]["annotations"][MEMBER_ANNOTATION] = about.to_string().into();
+        let member = MemberSnapshot::read(&object).unwrap().member;
+        let about = member.about;
+        for text in [member.not_ready, about.zone, about.version, about.address] {
+            assert_eq!(
+                text.unwrap().len(),
+                LONGEST_TEXT - 1,
+                "cut between characters"
+            );
         }
     }
 
