@@ -420,7 +420,7 @@ impl Builder {
             adaptor.attach(Handle::new(shared.clone()).health());
         }
         let keeper = announced.map(|(members, election, about)| {
-            let membership = Membership::new(clock.clone());
+            let membership = Membership::new(clock.clone(), shared.lease);
             // The elector is new, so no other membership is set.
             let _ = shared.membership.set(membership.clone());
             Keeper::new(members, membership, shared.clone(), &election, about)

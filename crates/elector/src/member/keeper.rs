@@ -3,6 +3,9 @@
 //! Each round writes the own member, reads all, and deletes those of dead candidates. The task sends one request at
 //! a time. All writes and deletions name the version that they replace, so that no change by another process is lost.
 //!
+//! Writes and reads are retried separately, and less often after each failure. A member that exists is retried at least
+//! as often as it is renewed normally, so that others do not delete it after an outage that this candidate survived.
+//!
 //! A candidate with the same identity uses the same object, because its name follows from the identity. Each of them
 //! writes its own `acquireTime`, and deletes the object only if the object has it.
 
@@ -29,7 +32,7 @@ const REMOVE: Duration = Duration::from_secs(2);
 /// Shortest time between two rounds, for a readiness that changes often.
 const APART: Duration = Duration::from_secs(1);
 
-/// Longest time between two rounds while writes fail.
+/// Longest time between two retries, except of a member that exists.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// Limit of members that are deleted in one round.
@@ -51,10 +54,18 @@ pub(crate) struct Keeper {
     /// The version written last.
     version: Option<Version>,
     random: Random,
-    failures: u32,
+    writes: Pace,
+    reads: Pace,
     /// The failures of reads, writes and deletions that were logged last.
     logged: [Option<String>; 3],
     twin: bool,
+}
+
+/// When a kind of request is sent next.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    failures: u32,
+    next: LocalTime,
 }
 
 /// Kind of a request: its index in [`Keeper::logged`].
@@ -88,7 +99,8 @@ impl Keeper {
             shared,
             version: None,
             random: Random::new(identity::seed()),
-            failures: 0,
+            writes: Pace::default(),
+            reads: Pace::default(),
             logged: [const { None }; 3],
             twin: false,
         }
@@ -115,15 +127,21 @@ impl Keeper {
     async fn keep(&mut self) {
         let mut readiness = self.membership.inner.not_ready.subscribe();
         loop {
-            self.member
-                .not_ready
-                .clone_from(&readiness.borrow_and_update());
+            let not_ready = readiness.borrow_and_update().clone();
+            let changed = not_ready.is_some() != self.member.not_ready.is_some();
+            self.member.not_ready = not_ready;
+            // Only a change of the readiness is urgent, because a reason may contain a time and change often. No change
+            // is a reason to retry sooner.
+            if changed && self.writes.failures == 0 {
+                self.writes.next = self.now();
+            }
             self.round().await;
-            let next = self.now() + self.wait();
             pause(APART).await;
+            let next = self.writes.next.min(self.reads.next);
+            let written = self.writes.failures == 0;
             tokio::select! {
                 () = self.reach(next) => {}
-                changed = readiness.changed() => {
+                changed = readiness.changed(), if written => {
                     // The sender is part of this task.
                     if changed.is_err() {
                         return;
@@ -133,25 +151,28 @@ impl Keeper {
         }
     }
 
+    /// Sends the requests that are due before another round can start.
     async fn round(&mut self) {
-        match self.write().await {
-            Ok(()) => {
-                self.failures = 0;
-                self.works(Kind::Write);
-            }
-            Err(why) => {
-                self.failures = self.failures.saturating_add(1);
-                self.fails(Kind::Write, why);
-            }
+        let due = self.now() + APART;
+        if due >= self.writes.next {
+            let written = self.write().await;
+            self.writes = self.pace(self.writes, Kind::Write, written.is_ok());
+            self.note(Kind::Write, written);
         }
-        match self.request(self.members.list()).await {
-            Ok(list) => {
-                self.works(Kind::Read);
-                lock(&self.membership.inner.roster).apply(list, self.now());
-            }
-            Err(why) => self.fails(Kind::Read, why),
+        if due >= self.reads.next {
+            let read = self.read().await;
+            self.reads = self.pace(self.reads, Kind::Read, read.is_ok());
+            self.note(Kind::Read, read);
         }
-        self.delete_dead().await;
+    }
+
+    /// Reads the members, and deletes those of dead candidates.
+    async fn read(&mut self) -> Result<(), String> {
+        let list = self.request(self.members.list()).await?;
+        lock(&self.membership.inner.roster).apply(list, self.now());
+        // The own member must be renewed in time, however slow deletions are.
+        let _ = tokio::time::timeout(REQUEST, self.delete_dead()).await;
+        Ok(())
     }
 
     /// Writes the own member. If another writer changed it, reads it and writes once more.
@@ -211,8 +232,8 @@ impl Keeper {
             .collect();
         for (name, version) in dead {
             match self.request(self.members.delete(&name, &version)).await {
-                Ok(_) => self.works(Kind::Delete),
-                Err(why) => return self.fails(Kind::Delete, why),
+                Ok(_) => self.note(Kind::Delete, Ok(())),
+                Err(why) => return self.note(Kind::Delete, Err(why)),
             }
         }
     }
@@ -246,17 +267,26 @@ impl Keeper {
         }
     }
 
-    /// Returns the time until the next round.
-    fn wait(&mut self) -> Duration {
+    /// Returns when a kind of request is sent next, after one that succeeded or failed.
+    fn pace(&mut self, before: Pace, kind: Kind, succeeded: bool) -> Pace {
+        let failures = match succeeded {
+            true => 0,
+            false => before.failures.saturating_add(1),
+        };
         let every = self.duration / RENEWALS;
-        let wait = match self.failures {
+        let longest = match (kind, &self.version) {
+            (Kind::Write, Some(_)) => every,
+            _ => LONGEST_RETRY.max(every),
+        };
+        let wait = match failures {
             0 => every,
             failures => (every / 4)
                 .saturating_mul(1 << failures.min(16))
-                .min(LONGEST_RETRY.max(every)),
+                .min(longest),
         };
         // Candidates that started together do not stay together.
-        wait + self.random.below(wait / 8)
+        let next = self.now() + wait + self.random.below(wait / 8);
+        Pace { failures, next }
     }
 
     async fn reach(&self, at: LocalTime) {
@@ -269,18 +299,18 @@ impl Keeper {
         self.membership.now()
     }
 
-    fn works(&mut self, kind: Kind) {
-        self.logged[kind as usize] = None;
-    }
-
     /// Logs a failure. A failure that repeats is logged once.
-    fn fails(&mut self, kind: Kind, why: String) {
+    fn note(&mut self, kind: Kind, done: Result<(), String>) {
+        let logged = &mut self.logged[kind as usize];
+        let Err(why) = done else {
+            *logged = None;
+            return;
+        };
         let what = match kind {
             Kind::Read => "cannot read the other candidates; retrying",
             Kind::Write => "cannot announce this candidate; retrying",
             Kind::Delete => "cannot delete the member of a dead candidate; retrying",
         };
-        let logged = &mut self.logged[kind as usize];
         if logged.as_ref() != Some(&why) {
             tracing::warn!(election = %self.shared.name, error = why, "{what}");
             *logged = Some(why);
@@ -294,5 +324,77 @@ struct Held(Arc<Shared>);
 impl Drop for Held {
     fn drop(&mut self) {
         self.0.mailbox.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::Client;
+    use kube::client::Body;
+    use tenure_core::ResourceVersion;
+
+    use super::*;
+    use crate::clock::SystemClock;
+
+    fn keeper() -> Keeper {
+        let service = tower::service_fn(|_: http::Request<Body>| async {
+            Err::<http::Response<Body>, _>(std::io::Error::other("no server"))
+        });
+        let members = Members::open(Client::new(service, "shop"), "shop", "web").unwrap();
+        let clock = Arc::new(SystemClock);
+        let lease = Duration::from_secs(15);
+        let text = |text: &str| Arc::from(text);
+        let shared = Shared::new(
+            text("web"),
+            text("shop/web"),
+            text("a"),
+            lease,
+            clock.clone(),
+        );
+        let membership = Membership::new(clock, lease);
+        Keeper::new(
+            members,
+            membership,
+            Arc::new(shared),
+            "web",
+            Announcement::default(),
+        )
+    }
+
+    /// Returns the seconds until each of some retries, without their random part.
+    fn retries(keeper: &mut Keeper, kind: Kind) -> Vec<u64> {
+        let mut pace = Pace::default();
+        let mut waits = Vec::new();
+        for _ in 0..6 {
+            let now = keeper.now();
+            pace = keeper.pace(pace, kind, false);
+            let wait = pace.next.since(now).as_millis();
+            // The random part is at most an eighth.
+            let base = [5, 10, 20, 40, 60];
+            let base = base
+                .into_iter()
+                .rev()
+                .find(|base| u128::from(base * 1_000) <= wait);
+            waits.push(base.unwrap_or_default());
+        }
+        waits
+    }
+
+    #[tokio::test]
+    async fn failures_are_retried_less_and_less_often() {
+        let mut keeper = keeper();
+        let expected = [5, 10, 20, 40, 60, 60];
+        assert_eq!(retries(&mut keeper, Kind::Write), expected);
+        assert_eq!(retries(&mut keeper, Kind::Read), expected);
+    }
+
+    #[tokio::test]
+    async fn member_that_exists_is_retried_before_others_count_it_as_dead() {
+        let mut keeper = keeper();
+        keeper.version = Some(Version {
+            uid: "u".into(),
+            revision: ResourceVersion::new("1"),
+        });
+        assert_eq!(retries(&mut keeper, Kind::Write), [5, 10, 10, 10, 10, 10]);
     }
 }

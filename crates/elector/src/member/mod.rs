@@ -59,12 +59,13 @@ struct Inner {
 }
 
 impl Membership {
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+    /// Creates the membership of a candidate with this lease duration.
+    pub(crate) fn new(clock: Arc<dyn Clock>, lease: Duration) -> Self {
         let inner = Inner {
             clock,
             not_ready: watch::Sender::new(None),
             leaving: watch::Sender::new(false),
-            roster: Mutex::default(),
+            roster: Mutex::new(Roster::new(duration_for(lease))),
         };
         Self {
             inner: Arc::new(inner),

@@ -4,18 +4,25 @@
 //! list that first contained the present version. Times in members come from other clocks, and are never compared with
 //! any clock, because a member on a machine with a wrong clock is alive too.
 //!
-//! Members are read periodically, so their state is known only at the instant of a list. If two lists are as far apart
-//! as the duration of a member, for example after an outage, this candidate observed nothing in between. The duration of
-//! that member then starts again.
+//! Members are read periodically, so their state is known only at the instant of a list. A member with a shorter duration
+//! than this candidate gets the duration of this candidate, because a shorter one contains too few lists. If two lists are
+//! half of that duration apart, for example after an outage, this candidate observed nothing in between. The duration of
+//! every member then starts again, so that each living one has the time to renew.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tenure_core::{LocalTime, Version};
 use tenure_lock::member::{Member, MemberSnapshot};
 
+/// Shortest time between two lists in which nothing counts as observed. A slow server must not keep dead members alive.
+const SHORTEST_GAP: Duration = Duration::from_secs(3);
+
 /// The members as last read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Roster {
+    /// The duration of this candidate. It reads the members three times within it.
+    own: Duration,
     /// By the name of the object. Its size is limited by the list.
     known: BTreeMap<String, Known>,
     listed: Option<LocalTime>,
@@ -29,15 +36,24 @@ struct Known {
 }
 
 impl Roster {
+    pub(super) fn new(own: Duration) -> Self {
+        Self {
+            own,
+            known: BTreeMap::new(),
+            listed: None,
+        }
+    }
+
     /// Replaces the members by a complete list that was read now.
     pub(super) fn apply(&mut self, list: Vec<MemberSnapshot>, now: LocalTime) {
         let mut before = std::mem::take(&mut self.known);
+        let gap = (self.own / 2).max(SHORTEST_GAP);
         let listed = self.listed.replace(now);
+        let observed = listed.is_some_and(|at| now.since(at) < gap);
         for snapshot in list {
-            let unchanged = before.remove(&snapshot.name).filter(|known| {
-                let observed = listed.is_some_and(|at| now.since(at) < snapshot.duration);
-                observed && known.snapshot.version == snapshot.version
-            });
+            let unchanged = before
+                .remove(&snapshot.name)
+                .filter(|known| observed && known.snapshot.version == snapshot.version);
             let since = unchanged.map_or(now, |known| known.since);
             let known = Known { snapshot, since };
             self.known.insert(known.snapshot.name.clone(), known);
@@ -65,17 +81,17 @@ impl Roster {
 
     fn is_dead(&self, known: &Known) -> bool {
         let listed = self.listed.unwrap_or_default();
-        listed.since(known.since) >= known.snapshot.duration
+        listed.since(known.since) >= known.snapshot.duration.max(self.own)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tenure_core::{ResourceVersion, WallTime};
 
     use super::*;
+
+    const OWN: Duration = Duration::from_secs(30);
 
     fn member(identity: &str, revision: &str) -> MemberSnapshot {
         MemberSnapshot {
@@ -108,7 +124,7 @@ mod tests {
 
     #[test]
     fn member_lives_until_it_was_unchanged_for_its_duration() {
-        let mut roster = Roster::default();
+        let mut roster = Roster::new(OWN);
         for now in [100, 110, 120, 129] {
             roster.apply(vec![member("b", "1"), member("a", "7")], at(now));
             assert_eq!(living(&roster), ["a", "b"], "{now}");
@@ -130,8 +146,8 @@ mod tests {
 
     #[test]
     fn clock_of_the_member_does_not_matter() {
-        let mut roster = Roster::default();
-        for (now, revision) in [(100, "1"), (110, "2"), (120, "3"), (140, "4"), (165, "5")] {
+        let mut roster = Roster::new(OWN);
+        for (now, revision) in [(100, "1"), (110, "2"), (120, "3"), (130, "4"), (144, "5")] {
             let mut skewed = member("a", revision);
             skewed.renew_time = Some(WallTime::from_micros(-1));
             roster.apply(vec![skewed], at(now));
@@ -141,23 +157,40 @@ mod tests {
 
     #[test]
     fn unobserved_time_does_not_count() {
-        let mut roster = Roster::default();
-        roster.apply(vec![member("a", "1")], at(100));
-        roster.apply(vec![member("a", "1")], at(120));
-        // No list was answered for ten minutes, so no candidate could renew either.
-        roster.apply(vec![member("a", "1")], at(720));
-        assert_eq!(living(&roster), ["a"]);
-        roster.apply(vec![member("a", "1")], at(745));
-        assert_eq!(living(&roster), ["a"]);
-        roster.apply(vec![member("a", "1")], at(750));
+        let mut roster = Roster::new(OWN);
+        for now in [100, 110, 120] {
+            roster.apply(vec![member("a", "1")], at(now));
+        }
+        // No list was answered for 20 s and for ten minutes, so no candidate could renew either.
+        for now in [140, 150, 160, 760, 770, 780] {
+            roster.apply(vec![member("a", "1")], at(now));
+            assert_eq!(living(&roster), ["a"], "{now}");
+        }
+        roster.apply(vec![member("a", "1")], at(790));
+        assert_eq!(dead(&roster), ["web.member.a"]);
+    }
+
+    #[test]
+    fn member_with_a_shorter_duration_than_the_reader_dies() {
+        let mut roster = Roster::new(OWN);
+        for now in [100, 110, 120, 129] {
+            let mut short = member("a", "1");
+            short.duration = Duration::from_secs(1);
+            roster.apply(vec![short], at(now));
+            assert_eq!(living(&roster), ["a"], "{now}");
+        }
+        let mut short = member("a", "1");
+        short.duration = Duration::from_secs(1);
+        roster.apply(vec![short], at(131));
         assert_eq!(dead(&roster), ["web.member.a"]);
     }
 
     #[test]
     fn recreated_member_is_another_one() {
-        let mut roster = Roster::default();
-        roster.apply(vec![member("a", "1")], at(100));
-        roster.apply(vec![member("a", "1")], at(125));
+        let mut roster = Roster::new(OWN);
+        for now in [100, 110, 120] {
+            roster.apply(vec![member("a", "1")], at(now));
+        }
         let mut recreated = member("a", "1");
         recreated.version.uid = "v".into();
         roster.apply(vec![recreated], at(130));

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::clock::{Clock as _, SystemClock};
 use tenure::{Announcement, Elector, Event, Member, Membership, MemoryLock, Problem, WallTime};
 use tenure_apiserver::TestServer;
+use tenure_apiserver::server::Fault;
 use tenure_lock::member::{MEMBER_ANNOTATION, Members, member_name};
 
 use crate::server::{
@@ -104,6 +106,67 @@ async fn member_of_a_dead_candidate_is_deleted_by_others() {
     known(membership, &[("a", true)]).await;
     until(async || lease(&client, &member_name("web", "dead")).await.is_none()).await;
     assert!(lease(&client, "foreign").await.is_some(), "not a member");
+}
+
+#[tokio::test]
+async fn member_with_a_short_duration_is_deleted_by_candidates_that_read_less_often() {
+    let server = TestServer::start().await.unwrap();
+    let client = client(&server);
+    let members = Members::open(client.clone(), "default", "web").unwrap();
+    let dead = Member {
+        identity: "dead".to_owned(),
+        ..Member::default()
+    };
+    let (now, shortest) = (WallTime::from_micros(0), Duration::from_secs(1));
+    members.write(&dead, shortest, now, None).await.unwrap();
+    let a = quick(client.clone(), "web", "a").announce(Announcement::default());
+    let _a = a.build().unwrap().start();
+    until(async || lease(&client, &member_name("web", "dead")).await.is_none()).await;
+}
+
+#[tokio::test]
+async fn reason_that_changes_often_does_not_cause_writes() {
+    let server = TestServer::start().await.unwrap();
+    let client = client(&server);
+    // The member is renewed every 10 s.
+    let slow = |id: &str| Elector::lease(client.clone(), "default", "web").identity(id);
+    let a = slow("a").announce(Announcement::default()).build().unwrap();
+    let handle = a.handle();
+    let membership = handle.membership().unwrap();
+    membership.set_not_ready(Some("last written 0 s ago".to_owned()));
+    let _a = a.start();
+    let name = member_name("web", "a");
+    until(async || lease(&client, &name).await.is_some()).await;
+    let updates = server.faults().add(
+        Fault::latency(Duration::ZERO)
+            .verb("update")
+            .path(format!("{LEASES}/{name}")),
+    );
+    for second in 1..=3 {
+        membership.set_not_ready(Some(format!("last written {second} s ago")));
+        let later = SystemClock.now().local + Duration::from_millis(1_100);
+        SystemClock.sleep_until(later).await;
+    }
+    assert_eq!(updates.hits(), 0);
+    membership.set_not_ready(None);
+    until(async || updates.hits() == 1).await;
+}
+
+#[tokio::test]
+async fn failed_lists_do_not_stop_renewals() {
+    let server = TestServer::start().await.unwrap();
+    let client = client(&server);
+    let failed = Fault::answer(500).path(LEASES).verb("list");
+    let lists = server.faults().add(failed);
+    let a = quick(client.clone(), "web", "a").announce(Announcement::default());
+    let mut a = a.build().unwrap().start();
+    let _term = lead(&mut a).await;
+    let renewals = Fault::latency(Duration::ZERO).verb("update");
+    let renewals = renewals.path(format!("{LEASES}/{}", member_name("web", "a")));
+    let renewals = server.faults().add(renewals);
+    until(async || renewals.hits() == 4).await;
+    assert!(lists.hits() > 0);
+    assert_eq!(a.handle().membership().unwrap().age(), None);
 }
 
 #[tokio::test]
