@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tenure_core::Version;
 use tenure_lock::LockKind;
-use tenure_lock::member::MemberSnapshot;
+use tenure_lock::member::{MOST_MEMBERS, MemberSnapshot};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -78,6 +78,10 @@ pub(crate) struct Board {
     words: BTreeMap<(String, String), Vec<Word>>,
     /// By the place of their election, then by the name of their object.
     members: BTreeMap<(String, String), BTreeMap<String, Known>>,
+    /// The election of each member, by the namespace and the name of its object.
+    elections: BTreeMap<(String, String), String>,
+    /// Places of elections whose candidates changed and are not counted yet.
+    uncounted: BTreeSet<(String, String)>,
     waiting: BTreeSet<&'static str>,
     refused: BTreeMap<&'static str, String>,
     troubled: BTreeMap<&'static str, String>,
@@ -152,6 +156,8 @@ impl Board {
             rows: BTreeMap::new(),
             words: BTreeMap::new(),
             members: BTreeMap::new(),
+            elections: BTreeMap::new(),
+            uncounted: BTreeSet::new(),
             waiting,
             refused: BTreeMap::new(),
             troubled: BTreeMap::new(),
@@ -167,6 +173,10 @@ impl Board {
         }
         while let Ok(news) = self.news.try_recv() {
             self.take(news);
+        }
+        // Once for all changes, because each count reads all members of an election.
+        for place in std::mem::take(&mut self.uncounted) {
+            self.recount(&place);
         }
     }
 
@@ -209,15 +219,23 @@ impl Board {
             }
             News::Put(seen) => self.put(*seen, true),
             News::Gone(key) => {
-                self.remove_members(|namespace, name| *namespace == key.0 && *name == key.1);
                 self.rows.remove(&key);
+                let (namespace, name, lock) = key;
+                if lock == LockKind::Leases.as_str() {
+                    self.remove_member(&(namespace, name));
+                }
             }
             News::AllMembers(found) => {
-                let named = |found: &Found| (found.namespace.clone(), found.snapshot.name.clone());
-                let kept: BTreeSet<_> = found.iter().map(named).collect();
-                self.remove_members(|namespace, name| {
-                    !kept.contains(&(namespace.clone(), name.clone()))
-                });
+                let object = |found: &Found| (found.namespace.clone(), found.snapshot.name.clone());
+                let kept: BTreeSet<_> = found.iter().map(object).collect();
+                let known = self.elections.keys();
+                let removed: Vec<_> = known
+                    .filter(|known| !kept.contains(known))
+                    .cloned()
+                    .collect();
+                for object in removed {
+                    self.remove_member(&object);
+                }
                 for found in found {
                     self.put_member(found);
                 }
@@ -274,16 +292,24 @@ impl Board {
         self.retell(&place);
     }
 
-    /// Stores a member. It is alive if its renew time or a change of its object says so.
+    /// Stores a member, unless its election has [`MOST_MEMBERS`] already. It is alive if its renew time or a change of its
+    /// object says so.
     fn put_member(&mut self, found: Found) {
         let Found {
             namespace,
             snapshot,
             recent,
         } = found;
-        let place = (namespace, snapshot.election);
+        let object = (namespace, snapshot.name);
+        if (self.elections.get(&object)).is_some_and(|election| *election != snapshot.election) {
+            self.remove_member(&object);
+        }
+        let place = (object.0.clone(), snapshot.election);
         let known = self.members.entry(place.clone()).or_default();
-        let before = known.get(&snapshot.name);
+        if known.len() >= MOST_MEMBERS && !known.contains_key(&object.1) {
+            return;
+        }
+        let before = known.get(&object.1);
         if before.is_some_and(|known| known.version == snapshot.version) {
             return;
         }
@@ -298,24 +324,24 @@ impl Board {
                 now
             },
         };
-        known.insert(snapshot.name, member);
-        self.recount(&place);
+        known.insert(object.1.clone(), member);
+        self.elections.insert(object, place.1.clone());
+        self.uncounted.insert(place);
     }
 
-    /// Removes the members whose namespace and object name match.
-    fn remove_members(&mut self, matches: impl Fn(&String, &String) -> bool) {
-        let mut changed = Vec::new();
-        self.members.retain(|place, known| {
-            let before = known.len();
-            known.retain(|name, _| !matches(&place.0, name));
-            if known.len() < before {
-                changed.push(place.clone());
+    /// Removes the member with this namespace and object name, if there is one.
+    fn remove_member(&mut self, object: &(String, String)) {
+        let Some(election) = self.elections.remove(object) else {
+            return;
+        };
+        let place = (object.0.clone(), election);
+        if let Some(known) = self.members.get_mut(&place) {
+            known.remove(&object.1);
+            if known.is_empty() {
+                self.members.remove(&place);
             }
-            !known.is_empty()
-        });
-        for place in changed {
-            self.recount(&place);
         }
+        self.uncounted.insert(place);
     }
 
     /// Returns the living candidates of an election, in the order of their identities.
@@ -577,4 +603,85 @@ fn text(value: &Value) -> String {
 /// Returns the part of an error that is useful to a person.
 fn shorten(error: &kube::Error) -> String {
     tenure::plain(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::Member;
+    use tenure_core::ResourceVersion;
+
+    use super::*;
+
+    fn board() -> Board {
+        Board {
+            news: mpsc::channel(1).1,
+            rows: BTreeMap::new(),
+            words: BTreeMap::new(),
+            members: BTreeMap::new(),
+            elections: BTreeMap::new(),
+            uncounted: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            refused: BTreeMap::new(),
+            troubled: BTreeMap::new(),
+            _tasks: JoinSet::new(),
+        }
+    }
+
+    fn found(election: &str, identity: &str) -> Found {
+        let snapshot = MemberSnapshot {
+            name: format!("web.member.{identity}"),
+            election: election.to_owned(),
+            member: Member {
+                identity: identity.to_owned(),
+                ..Member::default()
+            },
+            duration: Duration::from_secs(30),
+            renew_time: None,
+            version: Version {
+                uid: "u".into(),
+                revision: ResourceVersion::new("1"),
+            },
+        };
+        Found {
+            namespace: "shop".to_owned(),
+            snapshot,
+            recent: true,
+        }
+    }
+
+    fn shown(board: &Board, election: &str) -> Vec<String> {
+        let place = ("shop".to_owned(), election.to_owned());
+        let candidates = board.candidates(&place).into_iter();
+        candidates.map(|candidate| candidate.identity).collect()
+    }
+
+    #[test]
+    fn members_of_an_election_have_a_limit() {
+        let mut board = board();
+        let members = (0..=MOST_MEMBERS).map(|n| found("web", &n.to_string()));
+        board.take(News::AllMembers(members.collect()));
+        board.take(News::Member(Box::new(found("web", "x"))));
+        assert_eq!(shown(&board, "web").len(), MOST_MEMBERS);
+        assert_eq!(board.elections.len(), MOST_MEMBERS);
+    }
+
+    #[test]
+    fn members_are_removed_with_their_objects() {
+        let mut board = board();
+        let members = ["a", "b", "c"].map(|identity| found("web", identity));
+        board.take(News::AllMembers(members.into()));
+        let gone = |lock| News::Gone(("shop".to_owned(), "web.member.a".to_owned(), lock));
+        board.take(gone("configmaps"));
+        assert_eq!(shown(&board, "web"), ["a", "b", "c"]);
+        board.take(gone(LockKind::Leases.as_str()));
+        assert_eq!(shown(&board, "web"), ["b", "c"]);
+        board.take(News::Member(Box::new(found("other", "b"))));
+        assert_eq!(
+            (shown(&board, "web"), shown(&board, "other")),
+            (vec!["c".to_owned()], vec!["b".to_owned()])
+        );
+        board.take(News::AllMembers(vec![found("web", "d")]));
+        assert_eq!(shown(&board, "web"), ["d"]);
+        assert_eq!((board.members.len(), board.elections.len()), (1, 1));
+    }
 }
