@@ -20,6 +20,9 @@ use crate::elections;
 use crate::rbac::{self, Rule};
 use crate::values::name;
 
+/// Limit of the candidates that are shown in one line.
+const MOST_SHOWN: usize = 10;
+
 /// The flags.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Announce {
@@ -105,12 +108,24 @@ impl From<Member> for Candidate {
     }
 }
 
-/// Returns whether the renew time of a member says that it is alive, given the time of the API server.
+/// Returns whether the renew time of a member says that it is alive, given the time of the API server. A time far in the
+/// future says nothing, because a dead member would keep it.
 pub(crate) fn is_recent(member: &MemberSnapshot, now: Timestamp) -> bool {
     let renewed = member.renew_time.map(WallTime::as_micros);
     let renewed = renewed.and_then(|time| Timestamp::from_microsecond(time).ok());
     let duration = SignedDuration::try_from(member.duration).unwrap_or(SignedDuration::MAX);
-    renewed.is_some_and(|renewed| now.duration_since(renewed) < duration)
+    renewed.is_some_and(|renewed| now.duration_since(renewed).abs() < duration)
+}
+
+/// Joins texts about candidates, at most [`MOST_SHOWN`]; `None` if there are none.
+pub(crate) fn some_of(mut candidates: Vec<String>) -> Option<String> {
+    let more = candidates.len().saturating_sub(MOST_SHOWN);
+    candidates.truncate(MOST_SHOWN);
+    let shown = candidates.join(", ");
+    match more {
+        0 => (!shown.is_empty()).then_some(shown),
+        more => Some(format!("{shown} and {more} more")),
+    }
 }
 
 /// Returns the path of the members of an election, in one namespace or in all.
@@ -161,6 +176,15 @@ mod tests {
     }
 
     #[test]
+    fn only_some_of_many_candidates_are_shown() {
+        let names = |count: u32| (0..count).map(|n| n.to_string()).collect();
+        assert_eq!(some_of(names(0)), None);
+        assert_eq!(some_of(names(2)).as_deref(), Some("0, 1"));
+        let many = some_of(names(12)).unwrap();
+        assert_eq!(many, "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
+    }
+
+    #[test]
     fn member_is_recent_until_its_duration_has_passed_by_the_servers_clock() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         let mut member = MemberSnapshot {
@@ -174,8 +198,9 @@ mod tests {
                 revision: ResourceVersion::new("1"),
             },
         };
-        assert!(is_recent(&member, at(1029)) && is_recent(&member, at(900)));
+        assert!(is_recent(&member, at(1029)) && is_recent(&member, at(971)));
         assert!(!is_recent(&member, at(1030)));
+        assert!(!is_recent(&member, at(970)), "its clock is far ahead");
         member.renew_time = None;
         assert!(!is_recent(&member, at(1029)), "it never renewed");
     }

@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use kube::Client;
 
+use crate::announce::{Candidate, some_of};
 use crate::board::{Board, Scope};
 use crate::connect::{Connect, Opened};
 use crate::election_name::OptionalElectionName;
@@ -12,9 +13,6 @@ use crate::output::{self, Format, Paint};
 use crate::signals::Signals;
 use crate::terms;
 use crate::waiting;
-
-/// Limit of the candidates in a cell.
-const MOST_CANDIDATES: usize = 10;
 
 /// Show elections and their leaders
 #[derive(Args, Debug)]
@@ -233,20 +231,16 @@ impl Status {
 
 /// Formats the candidates that announce themselves: `a, b (not ready: unhealthy)`.
 fn candidates(row: &Seen) -> String {
-    let mut cells: Vec<String> = Vec::new();
-    for candidate in row.candidates.iter().take(MOST_CANDIDATES) {
+    let cell = |candidate: &Candidate| {
         let identity = output::escaped(&candidate.identity);
-        cells.push(match &candidate.reason {
+        match &candidate.reason {
             None => identity,
             Some(why) if why.is_empty() => format!("{identity} (not ready)"),
             Some(why) => format!("{identity} (not ready: {})", output::escaped(why)),
-        });
-    }
-    match row.candidates.len().saturating_sub(MOST_CANDIDATES) {
-        0 if cells.is_empty() => "-".to_owned(),
-        0 => cells.join(", "),
-        more => format!("{} and {more} more", cells.join(", ")),
-    }
+        }
+    };
+    let cells = row.candidates.iter().map(cell).collect();
+    some_of(cells).unwrap_or_else(|| "-".to_owned())
 }
 
 impl Seen {

@@ -8,10 +8,10 @@ use kube::Client;
 use serde_json::Value;
 use tenure::Member;
 use tenure_lock::duration::format as span;
-use tenure_lock::member::{MOST_MEMBERS, MemberSnapshot};
+use tenure_lock::member::{MOST_MEMBERS, MemberSnapshot, Members};
 use tenure_lock::orders;
 
-use crate::announce::{is_recent, members_path, renews};
+use crate::announce::{is_recent, members_path, renews, some_of};
 use crate::api;
 use crate::connect::{Connect, Opened};
 use crate::election_name::OneElection;
@@ -195,38 +195,46 @@ pub(crate) async fn refusal(
         .filter_map(MemberSnapshot::read)
         .filter(|found| found.election == before.name)
         .collect();
-    let named = members.iter().find(|found| found.member.identity == to);
+    // The list has a limit, so that its absence from the list does not show that it does not exist.
+    let named = match members.iter().find(|found| found.member.identity == to) {
+        Some(found) => Some(found.clone()),
+        None => read(client, namespace, &before.name, to).await.ok()?,
+    };
     let living = members.iter().filter(|found| is_recent(found, now));
     let living: Vec<&Member> = living.map(|found| &found.member).collect();
     let why = match named {
-        Some(found) if !is_recent(found, now) => {
-            // Its clock may be wrong. If that is unknown, the order decides.
-            if renews(client, namespace, found).await.unwrap_or(true) {
-                return None;
-            }
-            UNKNOWN.to_owned()
-        }
         Some(found) => match &found.member.not_ready {
-            None => return None,
             Some(why) if why.is_empty() => "it is not ready".to_owned(),
             Some(why) => format!("it is not ready: {}", escaped(why)),
+            None if is_recent(&found, now) => return None,
+            // Its clock may be wrong. If that is unknown, the order decides.
+            None if renews(client, namespace, &found).await.unwrap_or(true) => return None,
+            None => UNKNOWN.to_owned(),
         },
         None if living.is_empty() => return None,
         None => UNKNOWN.to_owned(),
     };
-    let ready: Vec<String> = living
+    let ready = living
         .iter()
         .filter(|member| member.is_ready() && member.identity != before.holder)
         .map(|member| escaped(&member.identity))
         .collect();
-    let ready = match ready.is_empty() {
-        true => "none".to_owned(),
-        false => ready.join(", "),
-    };
+    let ready = some_of(ready).unwrap_or_else(|| "none".to_owned());
     let (to, name) = (escaped(to), &before.name);
     Some(format!(
         "candidate {to} cannot take over {namespace}/{name}: {why}; nothing was changed; ready candidates: {ready}"
     ))
+}
+
+/// Reads the member of one candidate.
+async fn read(
+    client: &Client,
+    namespace: &str,
+    election: &str,
+    identity: &str,
+) -> Result<Option<MemberSnapshot>, tenure_lock::Error> {
+    let members = Members::open(client.clone(), namespace, election)?;
+    members.read(identity).await
 }
 
 /// Returns the number of consecutive reads of a free lock, over a third of the lease duration, after which no candidate
@@ -234,4 +242,67 @@ pub(crate) async fn refusal(
 fn most_vacant(before: &Seen) -> u64 {
     let third = u64::from(before.lease_duration_seconds).div_ceil(3);
     third.clamp(1, 10) * 20
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::WallTime;
+    use tenure_apiserver::TestServer;
+    use tenure_lock::LockKind;
+
+    use super::*;
+
+    /// Writes a member with a renew time that is this many seconds ago.
+    async fn announce(client: &Client, identity: &str, not_ready: Option<&str>, ago: i64) {
+        let member = Member {
+            identity: identity.to_owned(),
+            not_ready: not_ready.map(str::to_owned),
+            ..Member::default()
+        };
+        let renewed = jiff::Timestamp::now().as_microsecond() - ago * 1_000_000;
+        let renewed = WallTime::from_micros(renewed);
+        let members = Members::open(client.clone(), "default", "web").unwrap();
+        // Long enough for `b` to stay alive, although nobody renews it.
+        let duration = Duration::from_secs(if ago == 0 { 300 } else { 4 });
+        members
+            .write(&member, duration, renewed, None)
+            .await
+            .unwrap();
+    }
+
+    fn web(client: &Client) -> Seen {
+        let lease = serde_json::json!({
+            "metadata": { "name": "web", "namespace": "default", "uid": "u", "resourceVersion": "1" },
+            "spec": { "holderIdentity": "a", "leaseDurationSeconds": 15 },
+        });
+        elections::see(client, LockKind::Leases, lease, jiff::Timestamp::now()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn orders_for_candidates_that_are_dead_or_not_ready_are_refused() {
+        let server = TestServer::start().await.unwrap();
+        let client = server.client().unwrap();
+        let web = web(&client);
+        assert_eq!(
+            refusal(&client, "default", &web, "x").await,
+            None,
+            "nobody announces itself"
+        );
+        announce(&client, "late", Some("unhealthy"), 3_600).await;
+        announce(&client, "dead", None, 3_600).await;
+        announce(&client, "dead-with-fast-clock", None, -3_600).await;
+        announce(&client, "b", None, 0).await;
+        for (to, why) in [
+            ("x", UNKNOWN),
+            ("dead", UNKNOWN),
+            ("dead-with-fast-clock", UNKNOWN),
+            ("late", "it is not ready: unhealthy"),
+        ] {
+            let expected = format!(
+                "candidate {to} cannot take over default/web: {why}; nothing was changed; ready candidates: b"
+            );
+            assert_eq!(refusal(&client, "default", &web, to).await, Some(expected));
+        }
+        assert_eq!(refusal(&client, "default", &web, "b").await, None);
+    }
 }
