@@ -628,18 +628,20 @@ mod tests {
     }
 
     fn found(election: &str, identity: &str) -> Found {
+        let revision = ResourceVersion::new("1");
+        let identity = identity.to_owned();
         let snapshot = MemberSnapshot {
-            name: format!("web.member.{identity}"),
             election: election.to_owned(),
-            member: Member {
-                identity: identity.to_owned(),
-                ..Member::default()
-            },
-            duration: Duration::from_secs(30),
-            renew_time: None,
+            name: format!("web.member.{identity}"),
             version: Version {
                 uid: "u".into(),
-                revision: ResourceVersion::new("1"),
+                revision,
+            },
+            renew_time: None,
+            duration: Duration::from_secs(30),
+            member: Member {
+                identity,
+                ..Member::default()
             },
         };
         Found {
