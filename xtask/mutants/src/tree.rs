@@ -164,7 +164,13 @@ impl Tree {
     /// Builds in the copy. The third-party crates are shared with the builds of the workspace.
     fn cargo(&self, args: &[&str]) -> Result<(Vec<PathBuf>, Vec<BuildError>)> {
         let target = self.shared.join("mutants/target");
-        run_cargo(&self.folder, &target, Some(&self.shared), args)
+        let settings = own_settings(&self.folder)?;
+        let args: Vec<_> = args
+            .iter()
+            .copied()
+            .chain(settings.iter().map(String::as_str))
+            .collect();
+        run_cargo(&self.folder, &target, Some(&self.shared), &args)
     }
 
     /// Builds test programs of the unchanged workspace, and copies them into the folder of the changed program, where
@@ -193,6 +199,25 @@ impl Tree {
         let root = if changed { &self.folder } else { &self.root };
         root.join(package)
     }
+}
+
+/// Returns cargo arguments that give the packages of a workspace another profile than in other builds.
+///
+/// Cargo names the files of a package after its path in the workspace and its profile. With the same profile, builds
+/// of the checkout would use the files of the copy and run changed code.
+fn own_settings(folder: &Path) -> Result<Vec<String>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(folder)
+        .output()?;
+    let metadata: Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let names = packages.filter_map(|package| package["name"].as_str());
+    Ok(names
+        .map(|name| format!("--config=profile.dev.package.{name}.debug=\"none\""))
+        .collect())
 }
 
 /// Returns the programs of a build, or its error locations: file, position, text.
@@ -285,4 +310,19 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
         fs::create_dir_all(folder)?;
     }
     fs::write(path, content).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_of_the_workspace_have_another_profile_in_the_copy() {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let settings = own_settings(own).unwrap();
+        for name in ["tenure-core", "tenure-lock", "tenure", "tenure-cli"] {
+            let setting = format!("--config=profile.dev.package.{name}.debug=\"none\"");
+            assert!(settings.contains(&setting), "{settings:?}");
+        }
+    }
 }
