@@ -377,3 +377,28 @@ fn after_colon(message: &str) -> String {
         format!(": {message}")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::Resource;
+
+    #[test]
+    fn write_without_a_connection_is_reported_as_not_sent() {
+        let name = ObjectName::new(Resource::LEASE, "foo", "bar");
+        let report = |cause: &str| {
+            let error = kube::Error::Service(cause.into());
+            Error::from_client(Verb::Update, &name, error).to_string()
+        };
+        let unconnected = format!("{NO_CONNECTION} 10.0.0.1:6443: connection refused");
+        assert_eq!(
+            report(&unconnected),
+            "cannot update lease foo/bar: cannot connect to 10.0.0.1:6443: connection refused"
+        );
+        assert_eq!(
+            report("connection reset"),
+            "the request to update lease foo/bar may or may not have been applied: \
+             no answer: connection reset"
+        );
+    }
+}

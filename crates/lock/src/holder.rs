@@ -264,6 +264,21 @@ mod tests {
     }
 
     #[test]
+    fn description_of_the_greatest_length_is_written_and_read() {
+        let place = |length: usize| Place {
+            node: Some("n".repeat(length)),
+            ..Place::default()
+        };
+        let around = text(&held(), &place(0)).unwrap().len();
+        let longest = place(LIMIT - around);
+        let text_of = |place: &Place| text(&held(), place);
+        let written = text_of(&longest).expect("it is not too long");
+        assert_eq!(written.len(), LIMIT);
+        assert_eq!(parse(&written).unwrap().place, longest);
+        assert_eq!(text_of(&place(LIMIT - around + 1)), None);
+    }
+
+    #[test]
     fn release_and_a_place_that_is_too_long_remove_the_description() {
         let mut object = json!({ "metadata": { "annotations": { "other": "x" } } });
         let bare = object.clone();

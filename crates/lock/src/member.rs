@@ -488,6 +488,42 @@ mod tests {
         );
     }
 
+    #[test]
+    fn longest_name_and_label_use_all_bytes_and_shorter_elections_are_not_cut() {
+        let long = "x".repeat(253);
+        assert_eq!(member_name(&long, "web-0").len(), 253);
+        assert_eq!(election_label(&long).len(), 63);
+        assert_eq!(election_label(&long[..63]), long[..63]);
+        assert_eq!(
+            member_name(&long[..229], "a")[..237],
+            format!("{}.member.", &long[..229])
+        );
+    }
+
+    #[test]
+    fn member_without_a_reason_is_read_as_ready() {
+        let mut object = object("web", "a");
+        assert!(MemberSnapshot::read(&object).unwrap().member.is_ready());
+        let waiting = Member {
+            not_ready: Some(String::new()),
+            ..Member::default()
+        };
+        object["metadata"]["annotations"][MEMBER_ANNOTATION] = annotation("web", &waiting).into();
+        assert!(!MemberSnapshot::read(&object).unwrap().member.is_ready());
+    }
+
+    #[test]
+    fn annotation_of_the_greatest_length_is_read() {
+        let mut object = object("web", "a");
+        let entry = &mut object["metadata"]["annotations"][MEMBER_ANNOTATION];
+        let short = entry.as_str().unwrap().to_owned();
+        *entry = format!("{short:LIMIT$}").into();
+        assert!(MemberSnapshot::read(&object).is_some());
+        object["metadata"]["annotations"][MEMBER_ANNOTATION] =
+            format!("{short:0$}", LIMIT + 1).into();
+        assert!(MemberSnapshot::read(&object).is_none());
+    }
+
     #[tokio::test]
     async fn longest_properties_still_fit_the_annotation() {
         let text = || Some("\u{1}".repeat(5_000));

@@ -327,3 +327,30 @@ impl Part {
         *self.name.resource() == Resource::LEASE
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn plain_text_is_parsed_for_leases_only() {
+        for (kind, expected) in [
+            (Resource::LEASE, true),
+            (Resource::CONFIG_MAP, false),
+            (Resource::ENDPOINTS, false),
+        ] {
+            let part = Part::new(kind, "foo", "bar").unwrap();
+            let mut object = Part::new(Resource::LEASE, "foo", "bar")
+                .unwrap()
+                .name
+                .blank();
+            object["metadata"]["uid"] = "u".into();
+            object["metadata"]["resourceVersion"] = "7".into();
+            object["spec"] = json!({});
+            let plain = part.plain(&object.to_string(), None);
+            assert_eq!(plain.is_some(), expected, "{kind:?}");
+        }
+    }
+}

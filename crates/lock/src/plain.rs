@@ -461,6 +461,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn configured_labels_are_added_to_those_of_the_lease() {
+        let record = Record::default();
+        let mut lease = object(&record);
+        lease["metadata"]["labels"] = json!({ "a": "old", "x": "y" });
+        let mut part = part();
+        part.labels.insert("a".to_owned(), "new".to_owned());
+        let seen = seen(&lease.to_string(), None).expect("it is plain");
+        let body: Value = serde_json::from_str(&part.body_on(&seen, &record)).unwrap();
+        assert_eq!(body["metadata"]["labels"], json!({ "a": "new", "x": "y" }));
+    }
+
     fn strings() -> impl Strategy<Value = BTreeMap<String, String>> {
         proptest::collection::btree_map("[a-z]{0,3}", any::<String>(), 0..3)
     }

@@ -138,3 +138,66 @@ impl Warned {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record as Values};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+
+    /// Collects the messages of log events.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<String>>>);
+
+    impl Visit for Log {
+        fn record_debug(&mut self, _: &Field, value: &dyn std::fmt::Debug) {
+            self.0.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+
+    impl Subscriber for Log {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Values<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut self.clone());
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn warnings_are_logged_once_and_again_after_they_changed() {
+        let log = Log::default();
+        let warned = Warned::default();
+        let logged = |warnings: &[&str]| {
+            let warnings: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+            warned.note(&warnings);
+            std::mem::take(&mut *log.0.lock().unwrap())
+        };
+        tracing::subscriber::with_default(log.clone(), || {
+            let nothing: [&str; 0] = [];
+            assert_eq!(logged(&[]), nothing);
+            assert_eq!(logged(&["a", "b"]), ["a", "b"]);
+            assert_eq!(logged(&["a", "b"]), nothing);
+            assert_eq!(logged(&["a"]), ["a"]);
+            assert_eq!(logged(&[]), nothing);
+            assert_eq!(logged(&["a"]), ["a"]);
+        });
+    }
+}

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use http::request::Parts;
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
@@ -16,6 +16,15 @@ pub(crate) struct Exchange {
     method: &'static str,
     path: String,
     answer: Answer,
+    version: Version,
+}
+
+impl Exchange {
+    /// Sends the response over a connection that is shared by many requests.
+    pub(crate) fn over_http2(mut self) -> Self {
+        self.version = Version::HTTP_2;
+        self
+    }
 }
 
 enum Answer {
@@ -36,6 +45,10 @@ pub(crate) fn put(path: &str) -> Asked {
     Asked::new("PUT", path)
 }
 
+pub(crate) fn delete(path: &str) -> Asked {
+    Asked::new("DELETE", path)
+}
+
 /// An expected request without its response yet.
 pub(crate) struct Asked {
     method: &'static str,
@@ -53,12 +66,7 @@ impl Asked {
     }
 
     pub(crate) fn answers_text(self, code: u16, body: &str) -> Exchange {
-        let Self { method, path } = self;
-        Exchange {
-            method,
-            path,
-            answer: Answer::Body(code, body.to_owned()),
-        }
+        self.with(Answer::Body(code, body.to_owned()))
     }
 
     pub(crate) fn fails(self, code: u16, reason: &str) -> Exchange {
@@ -73,20 +81,20 @@ impl Asked {
 
     /// Leaves the request without a response; see [`Script::hung`].
     pub(crate) fn hangs(self) -> Exchange {
-        let Self { method, path } = self;
-        Exchange {
-            method,
-            path,
-            answer: Answer::Never,
-        }
+        self.with(Answer::Never)
     }
 
     pub(crate) fn breaks(self) -> Exchange {
+        self.with(Answer::Broken)
+    }
+
+    fn with(self, answer: Answer) -> Exchange {
         let Self { method, path } = self;
         Exchange {
             method,
             path,
-            answer: Answer::Broken,
+            answer,
+            version: Version::HTTP_11,
         }
     }
 }
@@ -164,34 +172,36 @@ impl Script {
     async fn serve(&self, request: Request<Body>) -> Result<Response<Body>, std::io::Error> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        match self.check(&head, String::from_utf8(body.to_vec()).unwrap())? {
+        let next = self.check(&head, String::from_utf8(body.to_vec()).unwrap())?;
+        match next.answer {
             Answer::Never => {
                 self.hung.notify_one();
                 std::future::pending().await
             }
             Answer::Body(code, text) => Ok(Response::builder()
                 .status(code)
+                .version(next.version)
                 .body(Body::from(text.into_bytes()))
                 .unwrap()),
             Answer::Broken => Err(std::io::Error::other("connection reset by script")),
         }
     }
 
-    fn check(&self, head: &Parts, body: String) -> Result<Answer, std::io::Error> {
+    fn check(&self, head: &Parts, body: String) -> Result<Exchange, std::io::Error> {
         let mut state = self.state.lock().unwrap();
-        let asked = (head.method.as_str(), head.uri.path());
+        let path = head.uri.path_and_query().unwrap().as_str();
+        let asked = (head.method.as_str(), path);
         let expected = state.expected.pop_front();
         let Some(next) = expected.filter(|next| (next.method, &*next.path) == asked) else {
             state.wrong.push(format!("{} {}", asked.0, asked.1));
             return Err(std::io::Error::other("not in the script"));
         };
-        assert_eq!(head.uri.query(), None);
         assert_eq!(head.headers[http::header::ACCEPT], "application/json");
         if asked.0 != "GET" {
             assert_eq!(head.headers[http::header::CONTENT_TYPE], "application/json");
             state.sent.push(body);
         }
-        Ok(next.answer)
+        Ok(next)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tenure_core::{ResourceVersion, Version, WriteKind};
-use tenure_lock::{Class, Lock, ObjectLock, Precision, Watch, WatchOutcome};
+use tenure_lock::{Class, Lock, ObjectLock, Precision, Snapshot, Watch, WatchOutcome};
 
 use crate::api::{Script, get, post, put};
 use crate::{LEASE, LEASES, lease, record};
@@ -308,6 +308,57 @@ async fn other_objects_of_a_shared_watch_are_ignored() {
         lock.apply_watch_event(0, None, None),
         WatchOutcome::Absent
     ));
+}
+
+#[tokio::test]
+async fn known_version_of_a_watch_event_is_not_parsed_again() {
+    let script = Script::new([get(LEASE).answers(200, &lease("a", 0, "7"))]);
+    let lock = lock(&script);
+    let last = lock.read().await.unwrap().unwrap();
+    let event = |object: Value| match lock.apply_watch_event(0, Some(object), Some(&last)) {
+        WatchOutcome::Present(seen) => seen,
+        other => panic!("{other:?}"),
+    };
+    let same = |seen: &Snapshot| std::ptr::eq(seen.observation(), last.observation());
+    assert!(same(&event(lease("a", 0, "7"))));
+    let renewed = event(lease("a", 0, "8"));
+    assert_eq!(renewed.observation().version.revision.as_str(), "8");
+    let mut other = lease("a", 0, "7");
+    other["metadata"]["uid"] = "another".into();
+    assert_eq!(&*event(other).observation().version.uid, "another");
+}
+
+#[tokio::test]
+async fn event_of_an_unknown_target_needs_a_read() {
+    let script = Script::new([get(LEASE).answers(200, &lease("a", 0, "7"))]);
+    let lock = lock(&script);
+    let last = lock.read().await.unwrap().unwrap();
+    for last in [None, Some(&last)] {
+        for object in [None, Some(lease("a", 0, "7")), Some(lease("a", 0, "8"))] {
+            if let Some(object) = &object {
+                let text = object.to_string();
+                let shown = lock.apply_watch_text(0, &text, last);
+                assert!(matches!(shown, WatchOutcome::Present(_)), "{shown:?}");
+                let shown = lock.apply_watch_text(1, &text, last);
+                assert!(matches!(shown, WatchOutcome::ReadNeeded), "{shown:?}");
+            }
+            let shown = lock.apply_watch_event(1, object, last);
+            assert!(matches!(shown, WatchOutcome::ReadNeeded), "{shown:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn connection_is_shared_if_the_last_response_came_over_http2() {
+    let read = || get(LEASE).answers(200, &lease("a", 0, "7"));
+    let script = Script::new([read(), read().over_http2(), read()]);
+    let lock = lock(&script);
+    let mut shared = vec![lock.shares_connection()];
+    for _ in 0..3 {
+        lock.read().await.unwrap();
+        shared.push(lock.shares_connection());
+    }
+    assert_eq!(shared, [false, false, true, false]);
 }
 
 #[tokio::test]

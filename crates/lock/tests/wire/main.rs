@@ -14,6 +14,7 @@ mod errors;
 mod fixtures;
 mod holder;
 mod lease;
+mod members;
 mod multi;
 mod recorded;
 mod store;

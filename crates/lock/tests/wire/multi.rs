@@ -628,6 +628,39 @@ async fn watch_events_are_combined_with_the_last_observation() {
 }
 
 #[tokio::test]
+async fn missing_object_before_the_first_read_means_absent_only_for_p() {
+    for kind in KINDS {
+        let lock = kind.lock(&Script::new([]));
+        let shown = lock.apply_watch_event(0, None, None);
+        assert!(matches!(shown, WatchOutcome::Absent), "{shown:?}");
+        let shown = lock.apply_watch_event(1, None, None);
+        assert!(matches!(shown, WatchOutcome::ReadNeeded), "{shown:?}");
+    }
+}
+
+#[tokio::test]
+async fn description_names_both_kinds() {
+    let descriptions = KINDS.map(|kind| kind.lock(&Script::new([])).describe().to_owned());
+    assert_eq!(
+        descriptions,
+        ["configmap and lease foo/bar", "endpoints and lease foo/bar"]
+    );
+}
+
+#[tokio::test]
+async fn connection_is_shared_if_the_last_response_came_over_http2() {
+    for kind in KINDS {
+        let absent = || get(&kind.one()).fails(404, "NotFound");
+        let script = Script::new([absent(), absent().over_http2()]);
+        let lock = kind.lock(&script);
+        lock.read().await.unwrap();
+        assert!(!lock.shares_connection());
+        lock.read().await.unwrap();
+        assert!(lock.shares_connection());
+    }
+}
+
+#[tokio::test]
 async fn the_version_moves_with_either_object() {
     for kind in KINDS {
         let revision = async |primary: &str, secondary: Option<&str>| {
