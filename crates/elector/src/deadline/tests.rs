@@ -9,8 +9,10 @@ use tenure_core::{FencingToken, Guard, LocalTime, Now, StopReason};
 use super::board::{Board, LONGEST_LOOK, Tally, Watched};
 use super::thread::board;
 use super::watchdog::{LAST_MOMENT, Watchdog, drop_at};
-use super::{Deadline, Overrun};
+use super::{Deadline, Overran, Overrun};
 use crate::clock::{Clock, SystemClock, TokioClock};
+use crate::hub::{Ask, Message};
+use crate::shared::Link;
 use crate::tenure::Cell;
 use crate::tenure::tests::cell;
 
@@ -85,6 +87,102 @@ async fn the_deadline_stays_armed_until_the_last_handle_is_gone() {
     assert_eq!(calls.load(Ordering::SeqCst), 1);
     dog.drop_handle();
     assert!(dog.is_joined() && !dog.add_handle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn end_of_the_work_is_reported_once_and_last() {
+    let (dog, _) = dog(&TokioClock::new());
+    let (inbox, mut reports) = tokio::sync::mpsc::unbounded_channel();
+    dog.report_to(Link { inbox, id: 9 });
+    let mut reported = || match reports.try_recv() {
+        Ok(Message::Ask(id, ask)) => format!("{id}: {ask:?}"),
+        Ok(Message::Start(_)) => "start".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let nothing = tokio::sync::mpsc::error::TryRecvError::Empty.to_string();
+    assert!(dog.add_handle() && dog.add_handle());
+    assert_eq!(dog.drop_term(), 2);
+    assert_eq!(reported(), format!("9: {:?}", Ask::WorkEnding));
+    dog.drop_handle();
+    assert_eq!(reported(), nothing, "a part of the work continues");
+    dog.drop_handle();
+    assert_eq!(reported(), format!("9: {:?}", Ask::WorkEnded));
+    assert!(reports.is_closed(), "nothing can be reported later");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_is_notified_when_one_handle_is_left() {
+    let (dog, _) = dog(&TokioClock::new());
+    dog.one_handle_left().await;
+    assert!(dog.add_handle() && dog.add_handle());
+    let waiter = tokio::spawn({
+        let dog = dog.clone();
+        async move { dog.one_handle_left().await }
+    });
+    for left in [2, 1] {
+        tokio::task::yield_now().await;
+        assert!(!waiter.is_finished(), "{} are left", left + 1);
+        assert_eq!(dog.drop_term(), left);
+    }
+    tokio::task::yield_now().await;
+    assert!(waiter.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadline_follows_the_guard_until_it_is_set() {
+    let clock = TokioClock::new();
+    let (dog, _) = dog(&clock);
+    let fence = Duration::from_millis(14_500);
+    let start = clock.now().local;
+    assert_eq!(dog.deadline(), start + fence);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    dog.cell
+        .extend(Guard::new(clock.now(), Duration::from_secs(10)));
+    assert_eq!(dog.deadline(), start + Duration::from_secs(2) + fence);
+    dog.set_deadline(start);
+    assert_eq!(dog.deadline(), start);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_is_due_to_be_dropped_after_its_term_and_before_its_deadline() {
+    let clock = TokioClock::new();
+    let (dog, _) = dog(&clock);
+    let start = clock.now().local;
+    let due = tokio::spawn({
+        let dog = dog.clone();
+        async move { dog.drop_due().await }
+    });
+    dog.pass(Duration::from_secs(3)).await;
+    assert_eq!(clock.now().local.since(start), Duration::from_secs(3));
+    assert!(!due.is_finished(), "the term lasts");
+    dog.cell.end(StopReason::Shutdown);
+    dog.set_deadline(start + Duration::from_secs(5));
+    dog.pass(Duration::from_secs(1)).await;
+    // The lease was renewed for the work that is stopping.
+    dog.set_deadline(start + Duration::from_secs(7));
+    due.await.unwrap();
+    assert_eq!(clock.now().local.since(start), Duration::from_millis(6_750));
+}
+
+#[test]
+fn message_of_an_abort_names_the_term() {
+    let overran = Overran {
+        lock: "lease a/b".into(),
+        token: FencingToken::from(7),
+    };
+    assert_eq!(
+        overran.message(2),
+        "the work of term 7 of lease a/b did not end in time; aborting, because another process may lead now \
+         (2 handles of the term are still held)"
+    );
+}
+
+#[test]
+fn policies_are_the_ones_that_were_asked_for() {
+    assert!(matches!(Overrun::default(), Overrun::Abort));
+    assert!(matches!(Overrun::call(|_| ()), Overrun::Call(_)));
+    let message = |_: &Overran| String::new();
+    assert!(matches!(Overrun::abort_with(message), Overrun::Call(_)));
 }
 
 /// Counts its checks, and has the same remaining time at each.
