@@ -13,6 +13,7 @@ use super::{Deadline, Overran, Overrun};
 use crate::clock::{Clock, SystemClock, TokioClock};
 use crate::hub::{Ask, Message};
 use crate::shared::Link;
+use crate::sync::lock;
 use crate::tenure::Cell;
 use crate::tenure::tests::cell;
 
@@ -232,6 +233,26 @@ fn only_entries_that_may_be_due_are_checked() {
     assert_eq!(look(13_100).1, [3, 4, 6]);
 }
 
+#[test]
+fn requested_check_includes_entries_that_are_not_due() {
+    let board = Board::default();
+    let watched = Arc::new(Counted {
+        looks: AtomicU32::new(0),
+        left: Duration::from_secs(10),
+        on_system_clock: true,
+    });
+    board.watch(watched.clone());
+    let looks = || {
+        drop(board.look(|| Duration::from_secs(1)));
+        watched.looks.load(Ordering::SeqCst)
+    };
+    assert_eq!((looks(), looks()), (1, 1));
+    board.look_again();
+    assert_eq!((looks(), looks()), (2, 2));
+    board.look_now();
+    assert_eq!((looks(), looks()), (3, 3));
+}
+
 /// Panics at its first check, and ends at its second.
 struct Panicking(AtomicU32);
 
@@ -286,6 +307,24 @@ fn ended_term_is_dropped_long_before_its_deadline() {
         drop(dog);
         assert!(is_forgotten(&watched));
     }
+}
+
+#[test]
+fn last_handle_requests_a_check() {
+    const ROUNDS: usize = 200;
+    let dogs = [(); ROUNDS].map(|()| real_dog(Overrun::Log));
+    let held = lock(&board().held);
+    // The thread needs this lock for its next check. It can therefore take at most one request.
+    let requests = dogs.iter().filter(|dog| {
+        board().all.store(false, Ordering::SeqCst);
+        dog.drop_handle();
+        board().all.load(Ordering::SeqCst)
+    });
+    let requests = requests.count();
+    drop(held);
+    // Repeats the requests of other tests.
+    board().look_now();
+    assert!(requests >= ROUNDS - 1, "{requests} of {ROUNDS}");
 }
 
 #[test]
@@ -346,6 +385,37 @@ fn time_passes_as_it_does_for_guards() {
     assert_eq!(passed(1_250, 50_250), 250);
     assert_eq!(passed(1_500, 10_000), 500, "set back");
     assert_eq!(passed(1_750, 50_000), 40_500, "and forward again");
+}
+
+/// Waits until the thread has checked a deadline and will skip it until it is due.
+fn is_skipped(deadline: &Deadline) -> bool {
+    let own = Arc::as_ptr(&deadline.call).cast::<()>();
+    (0..6_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        let held = lock(&board().held);
+        let entry = held
+            .iter()
+            .find(|one| Arc::as_ptr(&one.watched).cast::<()>() == own);
+        entry.is_some_and(|one| !one.due.is_zero())
+    })
+}
+
+#[test]
+fn moved_deadline_is_checked_again() {
+    let (send, called) = std::sync::mpsc::channel();
+    // Other tests make the thread check all entries too. Several rounds show that the move causes the check.
+    let mut moved = Vec::new();
+    for round in 0..10 {
+        let send = send.clone();
+        let now = SystemClock.now().local;
+        let deadline = Deadline::new(now + Duration::from_secs(3600), move || {
+            send.send(round).unwrap_or_default();
+        });
+        assert!(is_skipped(&deadline));
+        deadline.move_to(now);
+        assert_eq!(called.recv_timeout(Duration::from_secs(60)), Ok(round));
+        moved.push(deadline);
+    }
 }
 
 #[test]
