@@ -127,6 +127,13 @@ mod tests {
     }
 
     #[test]
+    fn text_of_a_panic_is_that_of_its_message() {
+        assert_eq!(panic_text(&"constant"), "constant");
+        assert_eq!(panic_text(&String::from("formatted")), "formatted");
+        assert_eq!(panic_text(&7), "no message");
+    }
+
+    #[test]
     fn number_of_the_system_is_removed_with_its_capital_letter() {
         assert_eq!(
             without_number("proxy a:1: Connection refused (os error 111)"),
