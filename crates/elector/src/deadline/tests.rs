@@ -390,7 +390,7 @@ fn time_passes_as_it_does_for_guards() {
 /// Waits until the thread has checked a deadline and will skip it until it is due.
 fn is_skipped(deadline: &Deadline) -> bool {
     let own = Arc::as_ptr(&deadline.call).cast::<()>();
-    (0..6_000).any(|_| {
+    (0..60_000).any(|_| {
         std::thread::sleep(Duration::from_millis(1));
         let held = lock(&board().held);
         let entry = held
