@@ -119,7 +119,7 @@ impl DeathProof for PodProof {
     }
 }
 
-/// What the environment states about the container.
+/// Values of the environment that describe the container.
 struct Given {
     namespace: Option<String>,
     pod: String,

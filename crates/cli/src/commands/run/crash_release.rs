@@ -31,7 +31,7 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What the watchdog needs to release a term.
+/// A term that the watchdog may release, and how to reach its API server.
 #[derive(Serialize, Deserialize)]
 pub(super) struct CrashRelease {
     /// Flags with which the wrapper's API server is found.

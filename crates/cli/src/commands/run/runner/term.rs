@@ -83,8 +83,8 @@ impl Runner {
         }
     }
 
-    /// Returns what the watchdog needs to release this term if this process is killed. Nothing with a lock delay:
-    /// requests of the killed command may still be on their way, and the delay waits for them.
+    /// Returns the data with which the watchdog releases this term if this process is killed. Returns nothing with a lock
+    /// delay, because requests of the killed command may still be on their way, and the delay waits for them.
     fn crash_release(&self, term: &Term) -> Option<String> {
         let election = &self.run.election;
         let entry = &self.entries[0];
