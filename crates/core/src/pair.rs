@@ -337,9 +337,11 @@ fn is_newer(object: &Observation, known: &Observation) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use crate::fence::ResourceVersion;
+    use crate::incarnation::{Incarnation, Place};
 
     fn seen(holder: &str, revision: &str) -> Observation {
         Observation {
@@ -424,6 +426,22 @@ mod tests {
     fn one_holder_of_both_is_the_holder() {
         let together = pair(seen("a", "9"), Some(seen("a", "10"))).together(Rules::default());
         assert_eq!(together.record.holder, "a");
+    }
+
+    /// A proof replaces both objects.
+    #[test]
+    fn holder_is_described_only_if_both_objects_describe_it() {
+        let described = |holder: &str| {
+            let mut seen = seen(holder, "5");
+            let incarnation = Incarnation::of(&seen.record, Place::default());
+            seen.described = Some(Arc::new(incarnation));
+            seen
+        };
+        let together = |first, second| pair(first, Some(second)).together(Rules::default());
+        let both = together(described("a"), described("a"));
+        assert_eq!(both.described, described("a").described);
+        assert_eq!(together(described("a"), seen("a", "5")).described, None);
+        assert_eq!(together(described("a"), described("b")).described, None);
     }
 
     #[test]
