@@ -23,6 +23,9 @@ use crate::values::name;
 /// Limit of the candidates that are shown in one line.
 const MOST_SHOWN: usize = 10;
 
+/// Longest observation of a member. Those of Tenure last at most 30 s; another writer may state any duration.
+const LONGEST_OBSERVATION: Duration = Duration::from_secs(15);
+
 /// The flags.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Announce {
@@ -143,7 +146,7 @@ pub(crate) async fn renews(
 ) -> Result<bool> {
     let members = Members::open(client.clone(), namespace, &member.election)?;
     // A member renews three times within its duration, and at most an eighth later.
-    let longest = member.duration / 2;
+    let longest = (member.duration / 2).min(LONGEST_OBSERVATION);
     let step = Duration::from_millis(250);
     let mut waited = Duration::ZERO;
     while waited < longest {

@@ -195,7 +195,7 @@ pub(crate) async fn refusal(
         .filter_map(MemberSnapshot::read)
         .filter(|found| found.election == before.name)
         .collect();
-    // The list has a limit, so that its absence from the list does not show that it does not exist.
+    // The list has a limit, so a candidate that is missing from it may still exist.
     let named = match members.iter().find(|found| found.member.identity == to) {
         Some(found) => Some(found.clone()),
         None => read(client, namespace, &before.name, to).await.ok()?,

@@ -38,7 +38,7 @@ pub(super) enum Delivery {
     Absent(ResourceVersion),
     /// Changes are delivered from now on. The existing state was delivered before, as of this revision.
     Up(ResourceVersion),
-    /// Changes are not delivered, for the reason that a warning reports. There is no reason if watching is not
+    /// Changes are not delivered. A warning reports the reason. There is no reason if watching is not
     /// permitted: a candidate with only get, create and update permissions polls, and this is not worth a warning.
     Down(Option<Arc<str>>),
 }
