@@ -1,4 +1,4 @@
-// The Go example of docs/server.md for `tenure server --ephemeral`.
+// The Go example of docs/book/reference/server.md for `tenure server --ephemeral`.
 module tenure/peers/ephemeral
 
 go 1.26.0

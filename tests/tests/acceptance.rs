@@ -1,5 +1,5 @@
 //! Acceptance list of the command, items 1 to 5 and 9: drop-in, hand-over, start, mixed fleets, release, durations.
-//! `acceptance_run` contains item 6, `acceptance_tokens` item 7. docs/command.md has the whole table.
+//! `acceptance_run` contains item 6, `acceptance_tokens` item 7. docs/book/reference/command.md has the whole table.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

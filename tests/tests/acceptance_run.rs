@@ -1,5 +1,5 @@
 //! Acceptance list of the command, item 6: children of `tenure run` never overlap, despite faults of the API server,
-//! the network and the wrappers. docs/command.md has the whole table.
+//! the network and the wrappers. docs/book/reference/command.md has the whole table.
 //!
 //! Every child locks one file and never unlocks it; its own children inherit the lock. A child that finds the file
 //! locked reports an overlap.

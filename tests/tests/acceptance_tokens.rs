@@ -1,5 +1,5 @@
 //! Acceptance list of the command, item 7: fencing tokens increase across all changes of the lock and its holders.
-//! docs/command.md has the whole table.
+//! docs/book/reference/command.md has the whole table.
 
 use std::time::Duration;
 

@@ -332,7 +332,7 @@ fn real_commands_killed_run_is_released_with_what_it_prints() {
     assert!(is_held_by(""), "{}", wrapper.transcript());
 }
 
-/// The commands that display and control elections, with the permissions documented in docs/seeing.md.
+/// The commands that display and control elections, with the permissions documented in docs/book/how-to/seeing.md.
 #[test]
 fn real_commands_status_and_orders_need_the_documented_permissions() {
     let Some(place) = Place::new("commands-seeing") else {

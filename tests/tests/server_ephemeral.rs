@@ -190,9 +190,9 @@ fn server_disable_takes_a_list_and_all() {
     assert_eq!(code(&none_wire, account), 404);
 }
 
-/// Returns the code block of this language in docs/server.md that starts a server.
+/// Returns the code block of this language in docs/book/reference/server.md that starts a server.
 fn documented(language: &str) -> String {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/server.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/book/reference/server.md");
     let page = std::fs::read_to_string(page).unwrap();
     let fence = format!("```{language}\n");
     let mut blocks = page.split(&fence).skip(1);
@@ -245,7 +245,7 @@ fn server_ephemeral_works_as_documented_for_go() {
     assert_eq!(
         source,
         documented("go"),
-        "docs/server.md and peers/ephemeral/server_test.go differ; copy one to the other"
+        "docs/book/reference/server.md and peers/ephemeral/server_test.go differ; copy one to the other"
     );
     if Skip::unless(real::available(&[Peer::EphemeralExample])).is_none() {
         return;

@@ -45,7 +45,7 @@ cargo xtask COMMAND
   bench [NAME...]     measure Tenure and the real peers, and print the ratios
   image [NAME...]     build the static binaries of deploy/Dockerfile, and check them
   tidy                check dependencies of crates and modules, copied code, file sizes, links, test files
-                      without tests, and the tests named in docs/originals.md";
+                      without tests, and the tests named in docs/book/explanation/originals.md";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);

@@ -1,11 +1,12 @@
-//! Checks the tables of docs/originals.md: every named test exists, and the summary has the correct numbers of rows.
+//! Checks the tables of docs/book/explanation/originals.md: every named test exists, and the summary has the correct
+//! numbers of rows.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 /// The page, from the root of the workspace.
-pub(crate) const PAGE: &str = "docs/originals.md";
+pub(crate) const PAGE: &str = "docs/book/explanation/originals.md";
 
 const VERDICTS: [&str; 4] = ["same", "better", "different", "left out"];
 
@@ -184,15 +185,17 @@ mod tests {
         ] {
             let found = problems(&format!("| a | b | c | {evidence} |\n"));
             assert!(found[0].contains(text), "{evidence}: {found:?}");
-            assert!(found[0].starts_with("docs/originals.md:10: "), "{found:?}");
+            assert!(
+                found[0].starts_with("docs/book/explanation/originals.md:10: "),
+                "{found:?}"
+            );
         }
     }
 
     #[test]
     fn wrong_number_of_rows_is_reported() {
         let row = GOOD.lines().next().unwrap();
-        let expected =
-            "docs/originals.md: the summary states 1 rows with the verdict \"same\", there are 2";
+        let expected = "docs/book/explanation/originals.md: the summary states 1 rows with the verdict \"same\", there are 2";
         assert_eq!(problems(&format!("{GOOD}{row}\n")), [expected]);
     }
 }

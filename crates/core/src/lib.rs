@@ -13,8 +13,8 @@
 //! Election decisions are made only in [`Election::step`]. The driver in the `tenure` crate, the simulator and the
 //! model checker all run this code.
 //!
-//! The guarantees (S1-S5, L1) are listed in `docs/safety.md`. The assertions in [`machine`] name the rule that they
-//! check.
+//! The guarantees (S1-S5, L1) are listed in `docs/book/explanation/safety.md`. The assertions in [`machine`] name the
+//! rule that they check.
 #![forbid(unsafe_code)]
 
 pub mod command;

@@ -2,9 +2,9 @@
 //!
 //! A checker that has never found a bug proves little. With the hidden feature `_mutants`, one of these bugs can be
 //! enabled in an election, and the simulator must detect each of them. V1-V9 are the ways in which client-go violates
-//! the guarantees (`docs/safety.md`). The others are mistakes that a change of this crate could make. The code asks its
-//! rules (for example `ElectionRules`) whether a bug is seeded. Without the feature, the answer is the constant
-//! `false`.
+//! the guarantees (`docs/book/explanation/safety.md`). The others are mistakes that a change of this crate could
+//! make. The code asks its rules (for example `ElectionRules`) whether a bug is seeded. Without the feature, the
+//! answer is the constant `false`.
 
 macro_rules! mutants {
     ($(#[$about:meta])* $kind:ident, $visibility:vis $rules:ident: $($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {

@@ -8,9 +8,9 @@
 //! retry period + renew deadline + request timeout + margin <= lease duration
 //! ```
 //!
-//! The first three durations together must be strictly *less* than the lease duration (duty 10 in `docs/safety.md`).
-//! The margin is the required difference, and it is never zero. The sum including the margin may therefore equal the
-//! lease duration, as it does by default: 2 s + 10 s + 2.5 s + 0.5 s of 15 s.
+//! The first three durations together must be strictly *less* than the lease duration (duty 10 in
+//! `docs/book/explanation/safety.md`). The margin is the required difference, and it is never zero. The sum including
+//! the margin may therefore equal the lease duration, as it does by default: 2 s + 10 s + 2.5 s + 0.5 s of 15 s.
 
 use std::fmt;
 use std::time::Duration;

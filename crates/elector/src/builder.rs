@@ -109,7 +109,7 @@ impl Builder {
     }
 
     /// Sets RenewDeadline: a leader that cannot renew gives up this long after it sent its last successful renewal.
-    /// (client-go counts from a later instant, see `docs/safety.md`.)
+    /// (client-go counts from a later instant, see `docs/book/explanation/safety.md`.)
     pub fn renew_deadline(mut self, duration: Duration) -> Self {
         self.timing = self.timing.renew_deadline(duration);
         self
@@ -259,7 +259,7 @@ impl Builder {
     /// While this candidate leads, its writes describe where it runs, in the annotation `tenure.dev/holder`. A lock that
     /// the caller created describes it only if the caller opened it with
     /// [`LockKind::open_at`](tenure_lock::LockKind::open_at). Use a source only if the work ends with the processes that
-    /// it describes; see `docs/safety.md`.
+    /// it describes; see `docs/book/explanation/safety.md`.
     ///
     /// ```no_run
     /// # fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {

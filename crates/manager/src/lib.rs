@@ -88,7 +88,7 @@ pub use wrangler::run_or_die;
 
 pub use prometheus_client::registry::Registry;
 
-/// Compiles the examples in docs/manager.md.
+/// Compiles the examples in docs/book/explanation/manager.md.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/manager.md")]
+#[doc = include_str!("../../../docs/book/explanation/manager.md")]
 struct Page;

@@ -126,8 +126,8 @@ impl Server {
     }
 
     /// Applies the files of this folder when the server starts and when they change; see the controller `manifests` in
-    /// `docs/server.md`. A server with a data directory applies the folder `manifests` there, too. A folder that does
-    /// not exist is ignored until it does.
+    /// `docs/book/reference/server.md`. A server with a data directory applies the folder `manifests` there, too. A
+    /// folder that does not exist is ignored until it does.
     pub fn manifests(mut self, folder: impl Into<PathBuf>) -> Self {
         self.manifests.push(folder.into());
         self

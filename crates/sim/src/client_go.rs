@@ -1,6 +1,6 @@
 //! client-go's control flow as a reference mutant: the behaviour of `leaderelection.go` on our inputs and commands. It
-//! violates S1, S4 and S5 in the ways that `docs/safety.md` lists. The simulator must detect this, which shows that it
-//! can detect violations.
+//! violates S1, S4 and S5 in the ways that `docs/book/explanation/safety.md` lists. The simulator must detect this,
+//! which shows that it can detect violations.
 
 use std::time::Duration;
 

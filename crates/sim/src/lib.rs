@@ -1,9 +1,9 @@
 //! Simulator, invariants, mutants and model check for the election core.
 //!
 //! No other crate depends on this crate, except tests. It runs the real [`tenure_core::Election`] against a simulated
-//! clock, network and API server, and checks the guarantees of `docs/safety.md` (one file each in [`invariants`]).
-//! Seeded bugs prove that it detects violations. The whole driver, [`tenure::Elector`], also runs over a simulated
-//! network, in fewer runs.
+//! clock, network and API server, and checks the guarantees of `docs/book/explanation/safety.md` (one file each in
+//! [`invariants`]). Seeded bugs prove that it detects violations. The whole driver, [`tenure::Elector`], also runs
+//! over a simulated network, in fewer runs.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! The section on elections in docs/benchmarks.md.
+//! The section on elections in docs/book/explanation/benchmarks.md.
 
 use std::fmt::Write;
 use std::time::Duration;

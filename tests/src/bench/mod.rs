@@ -79,14 +79,14 @@ fn images() -> Option<PathBuf> {
         .then(|| docs().join("images"))
 }
 
-/// Replaces a section between its marks in docs/benchmarks.md: `<!-- bench NAME -->` and `<!-- end -->`. Does nothing
-/// if there are no such marks.
+/// Replaces a section of docs/book/explanation/benchmarks.md between its marks: `<!-- bench NAME -->` and
+/// `<!-- end -->`. Does nothing if there are no such marks.
 ///
 /// # Errors
 ///
 /// Fails if the file cannot be read or written.
 pub fn write_section(name: &str, section: &str) -> Result<()> {
-    let path = docs().join("benchmarks.md");
+    let path = docs().join("explanation/benchmarks.md");
     let text = std::fs::read_to_string(&path)?;
     if let Some(text) = replaced(&text, name, section) {
         std::fs::write(&path, text)?;
@@ -120,7 +120,7 @@ fn shipped() -> Result<(PathBuf, &'static str)> {
 
 fn docs() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).join("docs")
+    here.parent().unwrap_or(here).join("docs/book")
 }
 
 /// Returns the nearest-rank percentile: the smallest of the times that at least this percentage of all does not exceed.

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: measurements for docs/benchmarks.md.
+//! `cargo xtask bench`: measurements for docs/book/explanation/benchmarks.md.
 #![allow(clippy::print_stdout, reason = "a command line tool")]
 
 use anyhow::{Result, bail};
@@ -19,7 +19,7 @@ fn main() -> Result<()> {
         let known: Vec<_> = ALL.iter().map(|bench| bench.name).collect();
         bail!(
             "no benchmark {unknown:?}: there are {} (all without a name), --no-real, \
-             and --write for docs/benchmarks.md",
+             and --write for docs/book/explanation/benchmarks.md",
             known.join(", ")
         );
     }

@@ -167,7 +167,7 @@ impl Mask {
     }
 }
 
-/// Removes texts that differ on purpose, as listed in docs/wire.md.
+/// Removes texts that differ on purpose, as listed in docs/book/reference/wire.md.
 fn reword(body: &mut Value) {
     if body["kind"] != "Status" {
         return;

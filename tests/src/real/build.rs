@@ -27,7 +27,7 @@ pub enum Peer {
     Informer,
     /// Server-side apply with the current client-go.
     Applier,
-    /// The Go example of docs/server.md, a test that starts its own server.
+    /// The Go example of docs/book/reference/server.md, a test that starts its own server.
     EphemeralExample,
     /// The controllers of Kubernetes, for their election and as a reference for ours.
     KubeControllerManager,

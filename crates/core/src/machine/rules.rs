@@ -12,8 +12,8 @@ use crate::record::Record;
 use crate::time::Now;
 use crate::timing::Timing;
 
-/// Asserts a guarantee of `docs/safety.md`. With a seeded bug nothing is asserted, so that the simulator can observe the
-/// consequences of the bug.
+/// Asserts a guarantee of `docs/book/explanation/safety.md`. With a seeded bug nothing is asserted, so that the
+/// simulator can observe the consequences of the bug.
 macro_rules! require {
     ($election:expr, $holds:expr, $($message:tt)+) => {
         assert!($election.rules.is_seeded() || $holds, $($message)+)

@@ -1,7 +1,7 @@
 //! Confirmed death: learns that the holder of a lock has ended, so that nobody waits for its lease.
 //!
 //! A [`DeathProof`] collects evidence. The state machine of `tenure-core` decides whether the evidence proves the death
-//! of the holder; see `docs/safety.md`.
+//! of the holder; see `docs/book/explanation/safety.md`.
 //!
 //! | file | content |
 //! |---|---|

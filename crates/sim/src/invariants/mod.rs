@@ -1,4 +1,4 @@
-//! The invariants, one file per guarantee of `docs/safety.md`.
+//! The invariants, one file per guarantee of `docs/book/explanation/safety.md`.
 
 pub mod l1_liveness;
 pub mod s1_guard_exclusion;

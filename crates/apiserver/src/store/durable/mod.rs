@@ -10,7 +10,7 @@
 //! | `format` | byte formats of keys, records and batches |
 //! | `trouble` | errors of redb and of the file system |
 //!
-//! `docs/storage.md` describes the byte layout and crash behaviour.
+//! `docs/book/reference/storage.md` describes the byte layout and crash behaviour.
 
 mod committer;
 mod disk;

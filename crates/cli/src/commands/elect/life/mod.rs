@@ -77,7 +77,7 @@ fn observation(object: &Value, now: Timestamp) -> PodObservation {
 fn stage(object: &Value, now: Timestamp) -> PodStage {
     let status = &object["status"];
     // The kubelet sets these phases when every container has ended and none will be started again. PodGC sets Failed
-    // right before it deletes the pods of a deleted Node; see "For life" in docs/command.md.
+    // right before it deletes the pods of a deleted Node; see "For life" in docs/book/reference/command.md.
     if status["phase"] == "Failed" || status["phase"] == "Succeeded" {
         return PodStage::Ended;
     }
