@@ -7,6 +7,7 @@
     reason = "a command line tool: it prints, and it measures durations"
 )]
 
+mod book;
 mod command;
 mod duplicates;
 mod elf;
@@ -15,6 +16,7 @@ mod image;
 mod modules;
 mod originals;
 mod packages;
+mod pages;
 mod setup;
 mod test;
 mod tidy;
@@ -44,8 +46,9 @@ cargo xtask COMMAND
                       run fleets of real processes under random faults for hours
   bench [NAME...]     measure Tenure and the real peers, and print the ratios
   image [NAME...]     build the static binaries of deploy/Dockerfile, and check them
-  tidy                check dependencies of crates and modules, copied code, file sizes, links, test files
-                      without tests, and the tests named in docs/book/explanation/originals.md";
+  book                build docs/book with mdBook into target/book
+  tidy                check dependencies of crates and modules, copied code, file sizes, links, pages of the book,
+                      test files without tests, and the tests named in docs/book/explanation/originals.md";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -57,6 +60,8 @@ fn main() -> ExitCode {
         "test" => test::run(&rest),
         "fuzz" => fuzz::run(&rest),
         "tidy" => tidy::run(),
+        "book" => book::run(),
+        "book-links" => book::links(&rest),
         "image" => image::run(&rest),
         "sim" => Run::cargo(["run", "--quiet", "--package", "tenure-sim", "--"])
             .args(&rest)

@@ -140,29 +140,41 @@ pub(crate) fn node(packages: &[&str]) -> Result<(), Missing> {
     install().map_err(|error| Missing::Package(format!("npm packages: {error:#}")))
 }
 
-/// The version of cargo-deny that checks the dependencies.
-const CARGO_DENY: &str = "0.20.2";
-
-/// Installs cargo-deny under target/ unless it is on the PATH, and returns the program.
+/// Installs cargo-deny, which checks the dependencies, unless it is on the PATH. Returns the program.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
-    if on_path("cargo-deny") {
-        return Ok("cargo-deny".into());
+    from_crates_io("cargo-deny", "0.20.2", &[])
+}
+
+/// Installs mdBook, which builds docs/book, unless it is on the PATH. Returns the program.
+pub(crate) fn mdbook() -> Result<PathBuf> {
+    // Without its server and its watcher, mdBook compiles half as many crates.
+    from_crates_io(
+        "mdbook",
+        "0.5.4",
+        &["--no-default-features", "--features=search"],
+    )
+}
+
+/// Installs a program from crates.io under target/, unless it is on the PATH.
+fn from_crates_io(name: &str, version: &str, flags: &[&str]) -> Result<PathBuf> {
+    if on_path(name) {
+        return Ok(name.into());
     }
-    let folder = tools().join(format!("cargo-deny-{CARGO_DENY}"));
-    let program = folder.join("bin/cargo-deny");
+    let folder = tools().join(format!("{name}-{version}"));
+    let program = folder.join("bin").join(name);
     if !program.exists() {
-        // Without optimisation the build takes a third of the time, and a check still ends within seconds.
+        // Without optimisation the build takes a third of the time, and the program still ends within seconds.
         let install = [
             "install",
             "--quiet",
             "--locked",
             "--debug",
             "--no-track",
-            "cargo-deny",
+            name,
             "--version",
-            CARGO_DENY,
+            version,
         ];
-        Run::cargo(install)
+        Run::cargo(install.iter().chain(flags))
             .args(&["--root".to_owned(), folder.display().to_string()])
             .go()?;
     }

@@ -12,6 +12,7 @@ use crate::command::{Run, root};
 use crate::duplicates::Sources;
 use crate::modules::{self, Modules};
 use crate::originals;
+use crate::pages::Pages;
 
 /// The allowed dependencies between crates, as in ARCHITECTURE.md, and those of tests/ and examples/.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -129,6 +130,7 @@ pub(crate) fn run() -> Result<()> {
     let mut seen = 0;
     let mut modules = Modules::default();
     let mut sources = Sources::default();
+    let mut pages = Pages::default();
     for file in files.lines() {
         let path = root().join(file);
         let Ok(text) = fs::read_to_string(&path) else {
@@ -144,7 +146,7 @@ pub(crate) fn run() -> Result<()> {
             sources.add(file, &text);
         }
         if file.ends_with(".md") {
-            check_links(file, &text, &mut problems);
+            pages.add(file, text.clone());
         }
         if file == originals::PAGE {
             originals::check(&root(), &text, &mut problems);
@@ -152,6 +154,7 @@ pub(crate) fn run() -> Result<()> {
     }
     modules.check(&mut problems);
     sources.check(&mut problems);
+    pages.check(&root(), &mut problems);
     if !problems.is_empty() {
         bail!("{} problems\n  {}", problems.len(), problems.join("\n  "));
     }
@@ -273,33 +276,6 @@ fn check_has_tests(file: &str, text: &str, problems: &mut Vec<String>) {
         problems.push(format!(
             "{file}: no test; move what tests share to tests/src, or to a folder"
         ));
-    }
-}
-
-/// Checks that relative links of Markdown files lead to existing files.
-fn check_links(file: &str, text: &str, problems: &mut Vec<String>) {
-    let folder = Path::new(file).parent().unwrap_or(Path::new(""));
-    let mut code = false;
-    for (number, line) in text.lines().enumerate() {
-        if line.trim_start().starts_with("```") {
-            code = !code;
-        }
-        if code {
-            continue;
-        }
-        for target in line
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split(')').next())
-        {
-            let target = target.split('#').next().unwrap_or_default();
-            if target.is_empty() || target.contains("://") || target.contains(' ') {
-                continue;
-            }
-            if !root().join(folder).join(target).exists() {
-                problems.push(format!("{file}:{}: link to missing {target}", number + 1));
-            }
-        }
     }
 }
 
