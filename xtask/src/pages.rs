@@ -101,7 +101,8 @@ fn begins_well(text: &str) -> bool {
     let mut lines = text.lines().filter(|line| !line.is_empty());
     let title = lines.next().is_some_and(|line| line.starts_with("# "));
     let use_ = lines.next().unwrap_or_default();
-    title && (use_.starts_with("After reading this page") || use_.starts_with("After this tutorial"))
+    title
+        && (use_.starts_with("After reading this page") || use_.starts_with("After this tutorial"))
 }
 
 /// Returns the lines outside of code blocks, with their numbers.

@@ -280,7 +280,8 @@ fn existing(args: &[String]) -> Result<(Option<PathBuf>, Vec<String>)> {
     Ok((file, rest))
 }
 
-fn strict() -> bool {
+/// Returns whether the requirements of tests must not be missing.
+pub(crate) fn strict() -> bool {
     std::env::var_os("CI").is_some_and(|ci| ci == "true")
 }
 

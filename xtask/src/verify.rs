@@ -3,9 +3,9 @@
 use anyhow::Result;
 
 use crate::command::Run;
-use crate::{setup, tidy};
+use crate::{book, setup, tidy};
 
-/// Checks format, lints, documentation and the source tree.
+/// Checks format, lints, documentation, the book and the source tree.
 pub(crate) fn verify() -> Result<()> {
     Run::cargo(["fmt", "--all", "--check"]).go()?;
     tidy::run()?;
@@ -25,6 +25,7 @@ pub(crate) fn verify() -> Result<()> {
     ])
     .env("RUSTDOCFLAGS", "-D warnings")
     .go()?;
+    book::check()?;
     dependencies()
 }
 
