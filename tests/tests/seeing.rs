@@ -338,7 +338,7 @@ fn doctor_reports_problems() {
 
 #[test]
 fn doctor_finds_two_processes_with_one_identity() {
-    // client-go takes renewals of a twin for its own. Two processes that renew in step cannot be distinguished from
+    // client-go mistakes the renewals of a twin for its own. Two processes that renew in step cannot be distinguished from
     // one, so the twin may be started more than once.
     let place = Place::new();
     let web = place.election("web");

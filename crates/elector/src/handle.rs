@@ -46,7 +46,7 @@ impl Handle {
         term.is_some_and(|tenure| tenure.is_leading())
     }
 
-    /// Returns the current term, until its work has ended. The handle is an [observer](Tenure::observer): it does not
+    /// Returns the current term. A term is current until its work has ended. The handle is an [observer](Tenure::observer): it does not
     /// prolong the term.
     pub fn tenure(&self) -> Option<Tenure> {
         lock(&self.shared.term).clone()

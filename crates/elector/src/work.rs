@@ -14,8 +14,8 @@ impl Tenure {
     /// Starts a task that belongs to the work of this term. The lock is not released before the task has ended.
     ///
     /// The task should end when the term has [ended](Self::cancelled). A task that still runs shortly before another
-    /// process may lead is dropped, and returns `None`. If the work of the term has already ended, the task is not run
-    /// and returns `None`.
+    /// process may lead is dropped, and returns `None`. If the work of the term has already ended, the task does
+    /// not run, and the handle returns `None`.
     ///
     /// ```
     /// # async fn work(tenure: tenure::Tenure) {

@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// Number of connections that exceeds the limit of one address.
+    /// A number of connections above the limit of one address.
     const MANY: usize = 200;
 
     async fn start() -> (SocketAddr, JoinHandle<()>) {

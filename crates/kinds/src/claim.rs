@@ -71,7 +71,7 @@ pub struct DataSource {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClaimStatus {
-    /// Empty for none.
+    /// Empty if the claim has no phase yet.
     #[serde(deserialize_with = "or_default")]
     pub phase: String,
     #[serde(deserialize_with = "or_default", skip_serializing)]

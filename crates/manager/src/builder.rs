@@ -173,8 +173,8 @@ impl Builder {
     }
 
     /// Allows this replica to change the number of shards of a group, for a rolling update. A replica whose number
-    /// differs from the group's waits until no replica with the old number is a member and no shard of the old number
-    /// can have an owner. Then it changes the number and starts. It reports this in the log, in [`Shards::standing`]
+    /// differs from the group's waits for two conditions: no replica with the old number is a member, and no shard of
+    /// the old number can have an owner. Then it changes the number and starts. It reports the wait in the log, in [`Shards::standing`]
     /// and in `/readyz/shards-GROUP`. It is ready while it waits, because a rolling update that waited for it would
     /// never end the old replicas.
     pub fn change_shards(mut self, group: &str) -> Self {

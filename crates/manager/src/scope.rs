@@ -11,9 +11,9 @@ use crate::tasks::Entered;
 
 /// The scope in which a [`Runnable`](crate::Runnable) runs. Clones are the same scope.
 ///
-/// The work must end when [`cancelled`](Self::cancelled) completes. It has ended when every clone of its scope is
-/// dropped, so pass a clone to each of its tasks and threads, and keep none elsewhere. Until then the lock of a leader
-/// scope is not released. In a leader scope, call [`check`](Self::check) before every effect, and send the
+/// The work must end when [`cancelled`](Self::cancelled) completes. The work counts as ended when every clone of
+/// its scope is dropped. Therefore pass a clone to each of its tasks and threads, and keep none elsewhere. Until the
+/// work has ended, the lock of a leader scope is not released. In a leader scope, call [`check`](Self::check) before every effect, and send the
 /// [`token`](Self::token) with it.
 #[derive(Clone)]
 pub struct Scope {

@@ -386,8 +386,8 @@ impl Controller {
     fn drop_loser(&self, made: &Made, live: &ReadVolume) {
         let (name, ours) = (made.name(), made.handle.as_str());
         let theirs = live.volume.spec.csi.as_ref();
-        // The handle of an in-tree volume is derived from labels too, which others may change. So neither the handle nor
-        // a failed translation proves that the storage is another one.
+        // The handle of an in-tree volume is also derived from labels, which others may change. Therefore neither a
+        // different handle nor a failed translation proves that the volume refers to other storage.
         let same = theirs.is_some_and(|csi| {
             csi.driver == self.facts.name && (csi.volume_handle == ours || made.is_in_tree())
         });

@@ -120,7 +120,7 @@ pub struct Election {
     pub labels: BTreeMap<String, String>,
     /// Feature gate `ReleaseLeaderElectionOnExit`
     pub release_on_exit: bool,
-    /// Called before this candidate takes part.
+    /// Called before this candidate joins the election.
     pub at_start: Option<AtStart>,
 }
 

@@ -232,7 +232,7 @@ fn suffix(text: &str) -> Result<(Format, i32), Error> {
     }
 }
 
-/// Returns whether the text is kept, because the fast path of the real server treats such a number as canonical.
+/// Returns whether the real server keeps the text, because its fast path treats such a number as canonical.
 fn keeps_text(format: Format, exponent: i32, whole: &str, fraction: &str, value: i128) -> bool {
     let scale = exponent.saturating_sub(length(fraction));
     match format {

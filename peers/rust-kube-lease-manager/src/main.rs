@@ -28,8 +28,8 @@ async fn main() -> Result<(), Failure> {
         .with_namespace(flag("--namespace")?)
         .with_identity(&id)
         .with_duration(lease)
-        // The lease is renewed this long before it expires, which is when the renew deadline of client-go would have
-        // passed.
+        // The candidate renews the lease this long before it expires. At that time the renew deadline of client-go
+        // would have passed.
         .with_grace(lease - seconds("--renew-deadline")?)
         .build()
         .await?;

@@ -175,7 +175,7 @@ fn column(make: Make, server: &'static str, kubeconfig: &Path) -> Result<Column,
 }
 
 fn measure(make: Make, kubeconfig: &Path) -> Result<Figures, Error> {
-    // Hand-overs, kills and idle pairs mostly wait, each on its own locks.
+    // Hand-overs, kills and idle pairs run concurrently: they mostly wait, and use different locks.
     let mut figures = scope(|scope| -> Result<Figures, Error> {
         let quiet = scope.spawn(|| quiet_pair(make, kubeconfig));
         let kills: Vec<_> = (0..KILLS)

@@ -31,7 +31,7 @@ pub(crate) fn headers(all: &HeaderMap) -> Option<HeaderMap> {
     (!found.is_empty()).then_some(found)
 }
 
-/// Reads the headers; `None` if there are none of these.
+/// Reads the impersonation headers; `None` if the request has none.
 pub(super) fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Failure> {
     let mut wanted = Wanted::default();
     let mut any = false;

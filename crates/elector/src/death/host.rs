@@ -179,7 +179,7 @@ fn started(pid: i32) -> Option<u64> {
     started_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Parses the 22nd field. The second one is a name that may contain spaces and parentheses.
+/// Parses the 22nd field, the start time. The second field is a name that may contain spaces and parentheses.
 fn started_in(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(19)?.parse().ok()

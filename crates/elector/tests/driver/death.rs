@@ -70,7 +70,7 @@ async fn follower_leads_when_its_source_proves_the_death_of_the_holder() {
         Some(Event::NewLeader(holder)) if holder == "dead"
     ));
     assert_eq!(*source.asked.lock().unwrap(), ["n"]);
-    // A renewal that was sent before the holder died is another version of the same term.
+    // A renewal that was sent before the holder died creates another version of the same term.
     let seen = lock.read().await.unwrap().unwrap();
     let renew = WriteKind::Renew(seen.observation().version.clone());
     lock.write(&renew, &held(3_000_000), Some(&seen))

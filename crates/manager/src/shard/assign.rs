@@ -133,7 +133,7 @@ mod tests {
         let mut moved = 0;
         loop {
             let target = assign(members, &holders);
-            // One at a time, like real owners.
+            // Move one shard at a time, like real owners.
             let Some(shard) = (0..64).find(|s| target[*s].map(|m| members[m]) != holders[*s])
             else {
                 break;

@@ -11,7 +11,7 @@ pub(super) const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer of an orphan deletion: dependents stay.
 pub(super) const ORPHAN: &str = "orphan";
 
-/// Identifies one object, not another one with the same name.
+/// Identifies one object. Another object with the same name has another uid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     /// Same as [`Resource::name`](crate::resources::Resource::name).

@@ -57,7 +57,7 @@ impl Controller {
             return Ok(());
         }
         let gone = match self.files.get(id) {
-            // The file keeps its objects, or exists again. It is queued again if it counts as removed later.
+            // The file keeps its objects, or exists again. If it is removed later, the object is queued again.
             None if self.kept.contains(id) || !self.is_removed(id) => return Ok(()),
             None => true,
             // The old objects are deleted only after all new ones are applied.

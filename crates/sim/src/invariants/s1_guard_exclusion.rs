@@ -3,8 +3,8 @@
 //! A guard becomes valid only when a term begins or is extended, when a stopped machine resumes, or when a wall clock
 //! is set back. The simulator checks at each of these events. Between them guards can only expire.
 //!
-//! If A1 does not hold (people, restores), a weaker guarantee is checked instead. After a step in which a node has
-//! received the current state of the object, written by somebody else, its term has ended.
+//! If A1 does not hold (people, restores), a weaker guarantee is checked instead. If a node receives the
+//! current state of the object, and another writer wrote it, the term of the node has ended after that step.
 
 /// The longest time during which two guards were valid together.
 #[derive(Clone, Copy, Debug, Default)]

@@ -73,7 +73,7 @@ enum For {
     Election(usize),
     /// Confirms this term of a shard, by a read that was served at this instant.
     Confirm(usize, u64, u64),
-    /// Looks for a leader without slots for this term of a slot, by a read that was sent at this instant.
+    /// Checks, for this term of a slot, that no candidate without slots leads. The read was sent at this instant.
     Whole(usize, u64, LocalTime),
 }
 

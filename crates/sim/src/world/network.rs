@@ -25,7 +25,7 @@ pub(crate) struct Request {
     /// Where the sender runs, if it describes itself.
     place: Option<Rc<Place>>,
     reply: Reply,
-    /// Age of the version with which a read is answered, in versions.
+    /// Number of versions by which the answer to a read is outdated.
     stale: Option<usize>,
 }
 

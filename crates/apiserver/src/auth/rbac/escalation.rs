@@ -109,7 +109,7 @@ pub(super) enum Claim {
 }
 
 impl Policy {
-    /// Collects the rules that decide about a write of a role or a binding.
+    /// Collects the rules that decide whether the user may write a role or a binding.
     pub(super) fn claim(&self, user: &User, grant: &Grant<'_>) -> Claim {
         if self.allows(user, &grant.lifted_by()) {
             return Claim::Lifted;

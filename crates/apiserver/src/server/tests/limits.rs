@@ -135,7 +135,7 @@ async fn unread_response_ends_its_connection() {
         .expect("the server did not close the connection")
         .unwrap();
 
-    // A client that reads receives a response of many pieces completely.
+    // A client that keeps reading receives all pieces of the response.
     let uri = format!("{}/large", server.url());
     let io = TokioIo::new(connect(server.url()).await);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();

@@ -123,7 +123,7 @@ impl Containment {
         self.watchdog.end();
     }
 
-    /// Returns whether the watchdog has ended. Logs it, unless the watchdog has killed the command as it should.
+    /// Returns whether the watchdog has ended. Logs its end, unless it ended after it had killed the command.
     pub(super) fn is_unwatched(&mut self) -> bool {
         let Some(status) = self.watchdog.ended() else {
             return false;

@@ -207,7 +207,7 @@ impl Work {
         if !term.is_leading() {
             return Ok(End::Lost);
         }
-        // Nothing runs without its watchdog, not even for the moment in which this process may be stopped.
+        // The watchdog starts the command, so that the command never runs without it, even if this process is stopped.
         let mut contained = Containment::start(&self.spec, self.fence(term).as_nanos())?;
         self.running.set(&contained, None);
         let overdue = self.kill_at_fence(term);

@@ -43,7 +43,7 @@ const HELP: [(&str, &str); 17] = [
 /// Width of the keys in the overlay.
 const KEYS: usize = 16;
 
-/// Most lines of a question or message.
+/// Maximum number of lines of a question or message.
 const MOST_LINES: usize = 3;
 
 /// Draws the whole screen.

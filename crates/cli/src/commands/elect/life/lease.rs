@@ -165,7 +165,7 @@ impl Lease {
                 Err(error) => return Err(error).context("update leases"),
             }
         }
-        bail!("others kept writing it")
+        bail!("other clients changed it between every read and write")
     }
 }
 
