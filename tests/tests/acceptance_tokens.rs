@@ -69,7 +69,7 @@ async fn hand_over_again(client: Client, name: String, rounds: usize) -> Vec<Fen
     let mut leader = candidate("a");
     let mut term = lead(&mut leader).await;
     for round in 0..rounds {
-        tokens.push(term.token().clone());
+        tokens.push(term.tenure().token().clone());
         let id = if round % 2 == 0 { "b" } else { "a" };
         if round % 10 == 3 {
             leases.delete(&name, &Default::default()).await.unwrap();
@@ -87,7 +87,7 @@ async fn hand_over_again(client: Client, name: String, rounds: usize) -> Vec<Fen
         leader = successor.unwrap_or_else(|| candidate("same"));
         term = lead(&mut leader).await;
     }
-    tokens.push(term.token().clone());
+    tokens.push(term.tenure().token().clone());
     tokens
 }
 

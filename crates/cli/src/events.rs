@@ -41,10 +41,10 @@ impl Change {
     /// Describes a candidate's own term.
     pub(crate) fn own(term: &Term) -> Self {
         Self {
-            leader: term.identity().to_owned(),
-            identity: term.identity().to_owned(),
-            token: Some(term.token().to_string()),
-            transitions: Some(term.transitions()),
+            leader: term.tenure().identity().to_owned(),
+            identity: term.tenure().identity().to_owned(),
+            token: Some(term.tenure().token().to_string()),
+            transitions: Some(term.tenure().transitions()),
             until: None,
         }
     }
@@ -77,7 +77,11 @@ impl Change {
 /// expired.
 fn guard_end(term: &Term) -> i128 {
     let now = Timestamp::now().as_nanosecond();
-    let overdue = SystemClock.now().local.since(term.until()).as_nanos();
+    let overdue = SystemClock
+        .now()
+        .local
+        .since(term.tenure().until())
+        .as_nanos();
     now - i128::try_from(overdue).unwrap_or(0)
 }
 

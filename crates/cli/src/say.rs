@@ -134,15 +134,15 @@ impl Voice {
 
     /// Reports the start of a term of this candidate.
     pub(crate) fn leading(&self, term: &Term, previous: &str) {
-        let token = term.token().to_string();
+        let token = term.tenure().token().to_string();
         let text = format!("leading {}, fencing token {token}", self.place);
         say!(
             info,
             self,
             text,
-            leader = term.identity(),
+            leader = term.tenure().identity(),
             previous,
-            term = term.transitions(),
+            term = term.tenure().transitions(),
             token,
             "leading"
         );
@@ -156,9 +156,9 @@ impl Voice {
             self,
             text,
             leader = "",
-            previous = term.identity(),
-            term = term.transitions(),
-            token = term.token().to_string(),
+            previous = term.tenure().identity(),
+            term = term.tenure().transitions(),
+            token = term.tenure().token().to_string(),
             why,
             "stopped leading"
         );

@@ -244,7 +244,7 @@ impl<'a, S: Future> Race<'a, S> {
                     Some(_) => {}
                 },
                 result = &mut work => {
-                    return match (result, term.reason()) {
+                    return match (result, term.tenure().reason()) {
                         (Err(payload), _) => Ended::Panicked(payload),
                         (Ok(output), None) => Ended::Completed(output),
                         (Ok(output), Some(reason)) => Ended::Stopped {
@@ -254,8 +254,8 @@ impl<'a, S: Future> Race<'a, S> {
                     };
                 }
                 () = &mut drop_due => {
-                    tracing::warn!(lock = term.lock(), "work did not stop before its deadline; dropping it");
-                    let reason = term.reason().unwrap_or(StopReason::GuardExpired);
+                    tracing::warn!(lock = term.tenure().lock(), "work did not stop before its deadline; dropping it");
+                    let reason = term.tenure().reason().unwrap_or(StopReason::GuardExpired);
                     return Ended::Stopped { reason, output: None };
                 }
             }

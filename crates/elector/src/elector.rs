@@ -257,7 +257,7 @@ impl<T> Ended<T> {
     fn log_panic(self, term: &Term) {
         if let Self::Panicked(payload) = self {
             tracing::error!(
-                lock = term.lock(),
+                lock = term.tenure().lock(),
                 panic = panic_text(&*payload),
                 "work panicked"
             );

@@ -1,6 +1,5 @@
 //! Ownership of one term.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,14 +83,6 @@ impl Term {
     async fn all_ended(&self, work: impl Future<Output = ()>) {
         work.await;
         self.handles_gone().await;
-    }
-}
-
-impl Deref for Term {
-    type Target = Tenure;
-
-    fn deref(&self) -> &Tenure {
-        &self.tenure
     }
 }
 

@@ -95,13 +95,13 @@ impl Group {
             if stops.soft.is_cancelled() {
                 candidate.shutdown();
             }
-            term.cancelled().await;
-            return Some(term.reason().unwrap_or(StopReason::GuardExpired));
+            term.tenure().cancelled().await;
+            return Some(term.tenure().reason().unwrap_or(StopReason::GuardExpired));
         }
-        let token = term.token().to_string();
+        let token = term.tenure().token().to_string();
         tracing::info!(group = &*self.name, token, "leading");
         let cancel = CancellationToken::new();
-        term.at_end({
+        term.tenure().at_end({
             let cancel = cancel.clone();
             move |_| cancel.cancel()
         });
@@ -111,10 +111,10 @@ impl Group {
         self.started.send_replace(true);
         tokio::select! {
             biased;
-            () = term.cancelled() => {}
+            () = term.tenure().cancelled() => {}
             () = stops.soft.cancelled() => {
                 candidate.shutdown();
-                term.cancelled().await;
+                term.tenure().cancelled().await;
             }
             () = tasks.keep_up() => {}
         }
@@ -125,7 +125,7 @@ impl Group {
             ended = term.joined(tasks.ended()) => ended,
             () = stops.hard.cancelled() => false,
         };
-        let reason = term.reason().unwrap_or(StopReason::GuardExpired);
+        let reason = term.tenure().reason().unwrap_or(StopReason::GuardExpired);
         if !ended {
             let names = tasks.names();
             tracing::warn!(
@@ -162,7 +162,7 @@ impl Group {
         };
         tokio::select! {
             biased;
-            () = term.cancelled() => false,
+            () = term.tenure().cancelled() => false,
             () = stops.soft.cancelled() => false,
             () = gate.confirm() => true,
         }

@@ -46,7 +46,7 @@ async fn main() -> anyhow::Result<()> {
                     }
                     Some(Event::Stop(reason)) => {
                         println!("lost a shard: {}", reason.as_str());
-                        terms.retain(|term| term.is_leading());
+                        terms.retain(|term| term.tenure().is_leading());
                     }
                     Some(_) => {}
                     None => continue,

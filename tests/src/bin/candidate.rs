@@ -225,11 +225,11 @@ fn contend(
             match event {
                 Some(Event::Lead(won)) => {
                     let began = clock::now();
-                    voice.say_at(began, "acquired", &voice.me, Some(&won), None);
+                    voice.say_at(began, "acquired", &voice.me, Some(won.tenure()), None);
                     let worker = work.clone().and_then(|work| {
                         let (tenure, voice) = (won.tenure().clone(), voice.clone());
                         if work.blocking {
-                            won.spawn_blocking(move || {
+                            won.tenure().spawn_blocking(move || {
                                 block_on_work(&tenure, began, &voice, &work);
                             });
                             return None;
@@ -247,7 +247,7 @@ fn contend(
                             Some(worker) => worker.await.unwrap_or_else(|_| clock::now()),
                             None => clock::now(),
                         };
-                        voice.say("lost", "", Some(&term), Some(until));
+                        voice.say("lost", "", Some(term.tenure()), Some(until));
                     }
                 }
                 Some(Event::NewLeader(leader)) => voice.say("observed", &leader, None, None),

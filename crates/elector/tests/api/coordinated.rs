@@ -69,9 +69,9 @@ async fn a_candidate_announces_itself_answers_pings_leads_when_assigned_and_step
     // The controller prefers another candidate.
     let better = json!({ "spec": { "preferredHolder": "better" } });
     send(&client, "PATCH", &format!("{LEASES}/x"), &better).await;
-    within(term.cancelled()).await;
+    within(term.tenure().cancelled()).await;
     assert_eq!(
-        term.reason(),
+        term.tenure().reason(),
         Some(StopReason::PreferredHolder("better".into()))
     );
 }

@@ -197,7 +197,10 @@ async fn follower_leads_when_the_kubelet_reports_the_end_of_the_leaders_containe
     let state = terminated(&client).await;
     report(&client, "Running", state, json!({})).await;
     let term = lead(&mut follower).await;
-    assert_eq!((term.identity(), term.transitions()), ("b", 1));
+    assert_eq!(
+        (term.tenure().identity(), term.tenure().transitions()),
+        ("b", 1)
+    );
     assert!(
         time(&client, "acquireTime").await >= before,
         "not by the lost container"
@@ -216,7 +219,10 @@ async fn container_that_starts_again_leads_after_its_predecessor() {
     let last = terminated(&client).await;
     report(&client, "Running", running, last).await;
     let term = lead(&mut again).await;
-    assert_eq!((term.identity(), term.transitions()), ("a2", 1));
+    assert_eq!(
+        (term.tenure().identity(), term.tenure().transitions()),
+        ("a2", 1)
+    );
 }
 
 #[tokio::test]
@@ -321,7 +327,10 @@ async fn follower_leads_when_the_node_is_out_of_service_and_not_ready() {
     let before = Timestamp::now();
     send(&client, "PATCH", &path, &ready("Unknown")).await;
     let term = lead(&mut follower).await;
-    assert_eq!((term.identity(), term.transitions()), ("b", 1));
+    assert_eq!(
+        (term.tenure().identity(), term.tenure().transitions()),
+        ("b", 1)
+    );
     assert!(
         time(&client, "acquireTime").await >= before,
         "not while it was ready"

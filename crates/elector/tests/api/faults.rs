@@ -32,8 +32,8 @@ async fn lost_answers_and_busy_servers_do_not_end_a_term() {
     }
     let updates = count(&server, "update");
     until(|| async { updates.hits() > 2 }).await;
-    assert!(term.is_leading());
-    assert_eq!(term.reason(), None);
+    assert!(term.tenure().is_leading());
+    assert_eq!(term.tenure().reason(), None);
 }
 
 #[tokio::test]
@@ -44,12 +44,15 @@ async fn a_server_that_stops_answering_ends_the_term_by_the_clock() {
     let term = lead(&mut candidate).await;
     let hang = Fault::latency(Duration::from_secs(3600)).path(LEASES);
     let hung = server.faults().add(hang);
-    within(term.cancelled()).await;
-    assert_eq!(term.reason(), Some(StopReason::GuardExpired));
+    within(term.tenure().cancelled()).await;
+    assert_eq!(term.tenure().reason(), Some(StopReason::GuardExpired));
     hung.remove();
     drop(term);
     let term = lead(&mut candidate).await;
-    assert!(term.is_leading(), "its own lease, after it ran out");
+    assert!(
+        term.tenure().is_leading(),
+        "its own lease, after it ran out"
+    );
 }
 
 #[tokio::test]
@@ -63,5 +66,5 @@ async fn a_winning_write_whose_answer_was_lost_is_recognised() {
     assert_eq!(lost.hits(), 1);
     let object = lease(&client, "x").await.unwrap();
     assert_eq!(object["spec"]["holderIdentity"], "a");
-    assert!(term.is_leading());
+    assert!(term.tenure().is_leading());
 }

@@ -33,14 +33,17 @@ async fn an_order_to_step_down_is_obeyed_and_the_named_successor_goes_first() {
     until(|| async { watches.hits() == 2 }).await;
     let order = step_down_patch(&record(&client).await, Some("c"), None);
     send(&client, "PATCH", &format!("{LEASES}/x"), &order).await;
-    within(term.cancelled()).await;
-    assert_eq!(term.reason(), Some(StopReason::Ordered));
+    within(term.tenure().cancelled()).await;
+    assert_eq!(term.tenure().reason(), Some(StopReason::Ordered));
     drop(term);
     let next = tokio::select! {
         term = lead(&mut b) => term,
         term = lead(&mut c) => term,
     };
-    assert_eq!((next.identity(), next.transitions()), ("c", 1));
+    assert_eq!(
+        (next.tenure().identity(), next.tenure().transitions()),
+        ("c", 1)
+    );
 }
 
 #[tokio::test]
@@ -56,7 +59,7 @@ async fn nobody_acquires_a_paused_election_until_it_is_resumed() {
     let mut b = start("b");
     let path = format!("{LEASES}/x");
     send(&client, "PATCH", &path, &pause_patch()).await;
-    assert!(term.is_leading(), "the holder keeps its term");
+    assert!(term.tenure().is_leading(), "the holder keeps its term");
     drop((a, term));
     until(async || {
         let object = lease(&client, "x").await.unwrap();
@@ -69,7 +72,7 @@ async fn nobody_acquires_a_paused_election_until_it_is_resumed() {
     }
     assert_eq!(updates.hits(), 0);
     send(&client, "PATCH", &path, &resume_patch()).await;
-    assert_eq!(lead(&mut b).await.identity(), "b");
+    assert_eq!(lead(&mut b).await.tenure().identity(), "b");
 }
 
 /// A person has emptied the record, so that terms count from zero again. The order of an earlier first term is still on
@@ -87,9 +90,9 @@ async fn an_order_of_an_earlier_term_with_the_same_number_is_not_obeyed() {
     let elector = Elector::lease(client.clone(), "default", "x").identity("a");
     let mut a = elector.build().unwrap().start();
     let term = lead(&mut a).await;
-    assert_eq!(term.transitions(), 1);
+    assert_eq!(term.tenure().transitions(), 1);
     let order = step_down_patch(&record(&client).await, None, None);
     send(&client, "PATCH", &format!("{LEASES}/x"), &order).await;
-    within(term.cancelled()).await;
-    assert_eq!(term.reason(), Some(StopReason::Ordered));
+    within(term.tenure().cancelled()).await;
+    assert_eq!(term.tenure().reason(), Some(StopReason::Ordered));
 }

@@ -29,12 +29,15 @@ async fn release_is_observed_by_the_watch_and_recorded_in_events() {
     until(|| async { watches.hits() == 2 }).await;
     let handle = a.handle();
     handle.step_down(Duration::from_secs(60));
-    within(term.cancelled()).await;
-    let first = term.token().clone();
+    within(term.tenure().cancelled()).await;
+    let first = term.tenure().token().clone();
     drop(term);
     let term = lead(&mut b).await;
-    assert_eq!((term.identity(), term.transitions()), ("b", 1));
-    assert!(*term.token() > first);
+    assert_eq!(
+        (term.tenure().identity(), term.tenure().transitions()),
+        ("b", 1)
+    );
+    assert!(*term.tenure().token() > first);
     assert_eq!(gets.hits(), 1, "only before the release");
     let object = lease(&client, "x").await.unwrap();
     assert_eq!(object["metadata"]["labels"]["app"], "test");
@@ -77,10 +80,10 @@ async fn many_elections_in_a_namespace_share_one_watch_and_need_no_reads() {
     let path = format!("{LEASES}/s7");
     let theft = serde_json::json!({ "spec": { "holderIdentity": "thief" } });
     send(&client, "PATCH", &path, &theft).await;
-    within(terms[7].cancelled()).await;
+    within(terms[7].tenure().cancelled()).await;
     let thief = StopReason::ForeignHolder("thief".into());
-    assert_eq!(terms[7].reason(), Some(thief));
-    assert!(terms[6].is_leading() && terms[8].is_leading());
+    assert_eq!(terms[7].tenure().reason(), Some(thief));
+    assert!(terms[6].tenure().is_leading() && terms[8].tenure().is_leading());
 }
 
 #[tokio::test]
@@ -103,7 +106,7 @@ async fn permissions_limited_to_resource_names_suffice_for_one_and_for_several()
     let path = format!("{LEASES}/x");
     let theft = serde_json::json!({ "spec": { "holderIdentity": "thief" } });
     send(&client_of(&server, server.token()), "PATCH", &path, &theft).await;
-    within(term.cancelled()).await;
+    within(term.tenure().cancelled()).await;
 }
 
 #[tokio::test]
@@ -119,7 +122,7 @@ async fn a_forbidden_watch_is_replaced_by_polling() {
     until(|| async { gets.hits() > 3 }).await;
     drop((a, term));
     let term = lead(&mut b).await;
-    assert_eq!(term.transitions(), 1);
+    assert_eq!(term.tenure().transitions(), 1);
 }
 
 #[tokio::test]
@@ -154,5 +157,5 @@ async fn expired_watch_starts_again() {
     let path = format!("{LEASES}/x");
     let request = http::Request::delete(&path).body(Vec::new()).unwrap();
     client.request_text(request).await.unwrap();
-    within(term.cancelled()).await;
+    within(term.tenure().cancelled()).await;
 }

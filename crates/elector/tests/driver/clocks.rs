@@ -47,15 +47,15 @@ async fn a_wall_clock_that_jumps_forward_ends_the_term_and_one_set_back_does_not
     let term = lead(&mut candidate).await;
     clock.ahead.store(-3_600_000_000, SeqCst);
     pass(secs(60)).await;
-    assert!(term.is_leading());
+    assert!(term.tenure().is_leading());
     clock.ahead.store(0, SeqCst);
-    assert!(!term.is_leading(), "an hour seems to have passed");
-    term.cancelled().await;
-    assert_eq!(term.reason(), Some(StopReason::GuardExpired));
-    let old = term.token().clone();
+    assert!(!term.tenure().is_leading(), "an hour seems to have passed");
+    term.tenure().cancelled().await;
+    assert_eq!(term.tenure().reason(), Some(StopReason::GuardExpired));
+    let old = term.tenure().token().clone();
     drop(term);
     let again = lead(&mut candidate).await;
-    assert!(*again.token() > old);
+    assert!(*again.tenure().token() > old);
 }
 
 /// Uses the real clock, because the deadline thread does. Waits for the event, about half a second.
@@ -78,10 +78,11 @@ fn a_stuck_runtime_does_not_keep_the_term_alive() {
             .start();
         let term = lead(&mut candidate).await;
         let handle = candidate.handle();
-        term.at_end(move |reason| send.send(reason.as_str()).unwrap());
+        term.tenure()
+            .at_end(move |reason| send.send(reason.as_str()).unwrap());
         // This blocks the only thread of the runtime, and with it the driver.
         assert_eq!(ended.recv(), Ok("guard-expired"));
-        assert!(!term.is_leading());
+        assert!(!term.tenure().is_leading());
         assert!(!handle.is_leading());
         assert_eq!(ended.recv(), Ok("overrun"), "the work has still not ended");
     });
@@ -101,7 +102,8 @@ fn jump_of_the_wall_clock_unseen_by_the_driver_is_reported_to_it() {
         let mut candidate = elector.build().unwrap().start();
         let term = lead(&mut candidate).await;
         let (send, ended) = std::sync::mpsc::channel();
-        term.at_end(move |reason| send.send(reason.as_str()).unwrap());
+        term.tenure()
+            .at_end(move |reason| send.send(reason.as_str()).unwrap());
         clock.ahead.store(3_600_000_000, SeqCst);
         // This blocks the only thread of the runtime, so the driver reads no clock in the meantime.
         assert_eq!(ended.recv(), Ok("guard-expired"));
@@ -113,6 +115,6 @@ fn jump_of_the_wall_clock_unseen_by_the_driver_is_reported_to_it() {
                 other => panic!("{other:?} instead of the end of the term"),
             }
         }
-        assert!(!term.is_leading());
+        assert!(!term.tenure().is_leading());
     });
 }

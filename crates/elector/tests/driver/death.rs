@@ -87,7 +87,7 @@ async fn follower_leads_when_its_source_proves_the_death_of_the_holder() {
         }
     });
     let term = led.await.expect("leads long before the lease expires");
-    assert_eq!(term.transitions(), 5);
+    assert_eq!(term.tenure().transitions(), 5);
     assert_eq!(*source.asked.lock().unwrap(), ["n"], "once per term");
 }
 

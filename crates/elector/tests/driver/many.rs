@@ -35,7 +35,7 @@ async fn two_thousand_elections_start_and_end_on_one_task_and_leave_none() {
     assert_eq!(tasks(), before + 1, "the hub");
     pass(secs(10)).await;
     for (_, term) in &held {
-        assert!(term.as_ref().unwrap().is_leading());
+        assert!(term.as_ref().unwrap().tenure().is_leading());
     }
     // Half of them are dropped, the others are shut down gracefully.
     let second = held.split_off(MANY / 2);
@@ -88,12 +88,16 @@ async fn a_hook_that_panics_ends_no_other_election_of_its_hub() {
     });
     let first = lead(&mut candidates[0]).await;
     let second = lead(&mut candidates[1]).await;
-    first.at_end(|_| panic!("a hook"));
+    first.tenure().at_end(|_| panic!("a hook"));
     candidates[0].handle().step_down(secs(1));
-    first.cancelled().await;
+    first.tenure().cancelled().await;
     drop(first);
     pass(secs(30)).await;
-    assert!(second.is_leading(), "it was renewed all the while");
+    assert!(second.tenure().is_leading(), "it was renewed all the while");
     let again = lead(&mut candidates[0]).await;
-    assert_eq!(again.transitions(), 1, "its own election goes on, too");
+    assert_eq!(
+        again.tenure().transitions(),
+        1,
+        "its own election goes on, too"
+    );
 }

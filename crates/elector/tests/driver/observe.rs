@@ -53,7 +53,7 @@ async fn extra_8_metrics_after_cancel_say_that_it_does_not_lead() {
     assert_eq!(value(&now, "tenure_terms_total{name=\"my\"}"), 1.0);
     assert_eq!(value(&now, "tenure_transitions{name=\"my\"}"), 0.0);
     candidate.shutdown();
-    term.cancelled().await;
+    term.tenure().cancelled().await;
     let now = text(&registry);
     assert_eq!(
         value(&now, status),
@@ -125,7 +125,7 @@ async fn the_status_wakes_on_changes_and_not_on_renewals() {
     let Status::Leader { token, until } = status.borrow_and_update().clone() else {
         panic!("leads")
     };
-    assert_eq!(token, *term.token());
+    assert_eq!(token, *term.tenure().token());
     pass(secs(20)).await;
     assert!(!status.has_changed().unwrap());
     let Status::Leader { until: later, .. } = handle.status() else {

@@ -81,7 +81,7 @@ async fn extra_1_partition_with_release_ends_the_term_before_another_can_lead() 
     loop {
         if let Some(Event::Lead(term)) = other.next().await {
             assert!(!leader.load(SeqCst), "the work of a had ended");
-            assert_eq!(term.transitions(), 1);
+            assert_eq!(term.tenure().transitions(), 1);
             break;
         }
     }
@@ -104,10 +104,10 @@ async fn extra_2_a_foreign_holder_mid_term_stops_the_work_at_once() {
     pass(secs(1)).await;
     lock.edit(|object| object["spec"]["holderIdentity"] = "thief".into());
     let before = tokio::time::Instant::now();
-    term.cancelled().await;
+    term.tenure().cancelled().await;
     assert_eq!(before.elapsed(), Duration::ZERO, "the watch told");
     assert_eq!(
-        term.reason(),
+        term.tenure().reason(),
         Some(StopReason::ForeignHolder("thief".into()))
     );
     wire.requests();
@@ -126,12 +126,12 @@ async fn extra_5_a_deleted_lock_ends_the_term_and_is_won_anew_with_a_greater_tok
     let mut candidate = wire.elector("a").build().unwrap().start();
     let first = lead(&mut candidate).await;
     lock.delete();
-    first.cancelled().await;
-    assert_eq!(first.reason(), Some(StopReason::Deleted));
-    let old = first.token().clone();
+    first.tenure().cancelled().await;
+    assert_eq!(first.tenure().reason(), Some(StopReason::Deleted));
+    let old = first.tenure().token().clone();
     drop(first);
     let second = lead(&mut candidate).await;
-    assert!(*second.token() > old);
+    assert!(*second.tenure().token() > old);
 }
 
 #[tokio::test(start_paused = true)]
@@ -284,7 +284,7 @@ async fn dropping_the_candidate_steps_down_and_releases() {
     let handle = candidate.handle();
     assert!(handle.is_leading());
     drop(candidate);
-    term.cancelled().await;
+    term.tenure().cancelled().await;
     assert!(!handle.is_leading());
     drop(term);
     pass(secs(1)).await;
@@ -301,8 +301,8 @@ async fn stepping_down_lets_another_lead_at_once() {
     let mut b = two.elector("b").build().unwrap().start();
     pass(secs(3)).await;
     a.handle().step_down(secs(60));
-    term.cancelled().await;
-    assert_eq!(term.reason(), Some(StopReason::StepDown));
+    term.tenure().cancelled().await;
+    assert_eq!(term.tenure().reason(), Some(StopReason::StepDown));
     let before = tokio::time::Instant::now();
     drop(term);
     let term = lead(&mut b).await;
@@ -310,7 +310,10 @@ async fn stepping_down_lets_another_lead_at_once() {
         before.elapsed() <= Duration::from_millis(60),
         "by the watch"
     );
-    assert_eq!((term.identity(), term.transitions()), ("b", 1));
+    assert_eq!(
+        (term.tenure().identity(), term.tenure().transitions()),
+        ("b", 1)
+    );
 }
 
 /// Waits until the candidate leads.

@@ -22,7 +22,7 @@ async fn an_idle_follower_sends_nothing_and_a_leader_one_write_per_retry_period(
     assert!(sent.iter().all(|request| *request == "renew"), "no reads");
     assert_eq!(sent.len(), 300);
     assert_eq!(far.requests(), Vec::<&str>::new());
-    assert!(term.is_leading());
+    assert!(term.tenure().is_leading());
 }
 
 #[tokio::test(start_paused = true)]
@@ -50,7 +50,7 @@ async fn case_19_after_a_conflict_the_leader_reads_and_renews_again() {
         sent,
         ["get", "create", "renew", "renew", "get", "renew", "renew"]
     );
-    assert!(term.is_leading(), "a label is no reason to stop");
+    assert!(term.tenure().is_leading(), "a label is no reason to stop");
     let object = lock.object().unwrap();
     assert_eq!(
         object["metadata"]["labels"]["by"], "somebody",

@@ -153,7 +153,7 @@ impl State {
 
     /// Handles the beginning of a term.
     pub(super) fn begins(&mut self, node: usize, term: &Term) {
-        let token = term.token().as_str().parse().unwrap_or_default();
+        let token = term.tenure().token().as_str().parse().unwrap_or_default();
         self.note(node, token, || format!("n{node} LEADS with token {token}"));
         self.report.totals.terms += 1;
         self.nodes[node].works_for = Some(token);

@@ -343,7 +343,7 @@ impl Drop for Working {
 
 /// The guarded work: sends effects to a store until it is cancelled, and a little longer.
 async fn labour(world: Arc<World>, node: usize, clock: NodeClock, term: Term, mut rng: Rng) {
-    let token = term.token().as_str().parse().unwrap_or_default();
+    let token = term.tenure().token().as_str().parse().unwrap_or_default();
     let working = Working {
         world: world.clone(),
         node,
@@ -360,7 +360,7 @@ async fn labour(world: Arc<World>, node: usize, clock: NodeClock, term: Term, mu
         let rest = Duration::from_millis(rng.range(200, 4_000));
         tokio::select! {
             biased;
-            () = term.cancelled() => break,
+            () = term.tenure().cancelled() => break,
             () = pause(rest) => {}
         }
         clock.runs().await;
@@ -398,7 +398,7 @@ async fn labour(world: Arc<World>, node: usize, clock: NodeClock, term: Term, mu
             part.await;
             drop(handle);
         }
-        None => drop(term.spawn(part)),
+        None => drop(term.tenure().spawn(part)),
     }
 }
 

@@ -229,8 +229,8 @@ impl Sidecar {
         let mut answer = self.view.answer();
         if let Some(share) = &term {
             // Deliveries after the end of the term contain that term.
-            answer.term = Some(share.term().transitions());
-            answer.fencing_token = Some(share.term().token().to_string());
+            answer.term = Some(share.term().tenure().transitions());
+            answer.fencing_token = Some(share.term().tenure().token().to_string());
         }
         let previous = self.view.notes.previous();
         self.outlets.tell(&News {

@@ -215,7 +215,7 @@ impl Runner {
                 let refusal = tokio::select! {
                     biased;
                     refusal = slot.refusal(self.request_timeout) => refusal,
-                    () = term.cancelled() => Some((FAILED, slot.unknown())),
+                    () = term.tenure().cancelled() => Some((FAILED, slot.unknown())),
                     signal = self.signals.end() => return Ok(code_of(signal)),
                 };
                 if let Some((code, why)) = refusal {
@@ -228,7 +228,7 @@ impl Runner {
                 let refusal = tokio::select! {
                     biased;
                     refusal = place.refuse_term(self.request_timeout) => refusal,
-                    () = term.cancelled() => None,
+                    () = term.tenure().cancelled() => None,
                     signal = self.signals.end() => return Ok(code_of(signal)),
                 };
                 if let Some(why) = refusal {
@@ -245,7 +245,7 @@ impl Runner {
             log.write(What::Lost, &change);
             self.ended = Some(change);
             self.voice.stopped(&term, &why_ended(&end, &term));
-            let reason = term.reason();
+            let reason = term.tenure().reason();
             let to_release = reason.as_ref().is_none_or(StopReason::is_voluntary);
             // The lease may be released only now, because all processes have ended.
             drop(term);

@@ -151,7 +151,7 @@ impl Work {
             let end = match self.attend(term, signals, hold).await {
                 Ok(end) => end,
                 // The watchdog starts nothing after the fence.
-                Err(_) if !term.is_leading() => return End::Lost,
+                Err(_) if !term.tenure().is_leading() => return End::Lost,
                 Err(error) => return End::NotStarted(error),
             };
             let End::Exited(exit) = end else { return end };
@@ -181,7 +181,7 @@ impl Work {
             let left = hold.map_or(Duration::MAX, |hold| hold.since(SystemClock.now().local));
             tokio::select! {
                 biased;
-                () = term.cancelled() => return End::Lost,
+                () = term.tenure().cancelled() => return End::Lost,
                 signal = signals.end() => return End::Asked(signal, Some(exit)),
                 () = tokio::time::sleep(left), if hold.is_some() => return End::HeldLongEnough,
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
@@ -197,14 +197,14 @@ impl Work {
         hold: Option<LocalTime>,
     ) -> io::Result<End> {
         // This process may have been stopped or suspended since it won. A renewal restores the validity.
-        while term.is_leading() && term.valid_for() < self.min_validity {
+        while term.tenure().is_leading() && term.tenure().valid_for() < self.min_validity {
             tokio::select! {
-                () = term.cancelled() => {}
+                () = term.tenure().cancelled() => {}
                 signal = signals.end() => return Ok(End::Asked(signal, None)),
                 () = tokio::time::sleep(HEARTBEAT) => {}
             }
         }
-        if !term.is_leading() {
+        if !term.tenure().is_leading() {
             return Ok(End::Lost);
         }
         // The watchdog starts the command, so that the command never runs without it, even if this process is stopped.
@@ -236,7 +236,7 @@ impl Work {
         Ok(match ended? {
             // After this process was stopped, the watchdog may have acted first, and this loop has not received the
             // loss yet.
-            None if exit == KILLED && !term.is_leading() => End::Lost,
+            None if exit == KILLED && !term.tenure().is_leading() => End::Lost,
             None => End::Exited(exit),
             Some(Why::Asked(signal)) => End::Asked(signal, Some(exit)),
             Some(Why::Lost) => End::Lost,
@@ -273,7 +273,7 @@ impl Work {
             contained.until(fence.as_nanos());
             terminal.look(std::mem::take(&mut wants_terminal), now, group);
             if let Some(stuck) = &stuck {
-                stuck.move_to(now + term.valid_for() + STUCK);
+                stuck.move_to(now + term.tenure().valid_for() + STUCK);
             }
             if why.is_none() && hold.is_some_and(|hold| now >= hold) {
                 why = Some(Why::Held);
@@ -308,7 +308,7 @@ impl Work {
                         group.ask(self.stop_signal.unwrap_or(signal));
                     }
                 },
-                () = term.cancelled(), if why.is_none() => {
+                () = term.tenure().cancelled(), if why.is_none() => {
                     why = Some(Why::Lost);
                     group.ask(self.stop_signal.unwrap_or(Signal::TERM));
                 }
@@ -323,13 +323,17 @@ impl Work {
     /// Returns the instant by which nothing of the group may be left.
     fn fence(&self, term: &Term) -> LocalTime {
         let deadline = term.deadline();
-        fence(deadline, term.until() + self.grace, term.reason().as_ref())
+        fence(
+            deadline,
+            term.tenure().until() + self.grace,
+            term.tenure().reason().as_ref(),
+        )
     }
 
     /// If this loop is stuck, the deadline thread asks the group to end soon after the guard has expired.
     fn ask_if_stuck(&self, term: &Term, group: Group) -> Deadline {
         let signal = self.stop_signal.unwrap_or(Signal::TERM);
-        let at = SystemClock.now().local + term.valid_for() + STUCK;
+        let at = SystemClock.now().local + term.tenure().valid_for() + STUCK;
         Deadline::new(at, move || group.ask(signal))
     }
 

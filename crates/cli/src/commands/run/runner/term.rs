@@ -24,7 +24,7 @@ pub(super) fn why_ended(end: &End, term: &Term) -> String {
         End::HeldLongEnough => "--max-hold has passed".to_owned(),
         End::NotStarted(_) => "the command cannot be started".to_owned(),
         End::Lost => {
-            let reason = term.reason().unwrap_or(StopReason::GuardExpired);
+            let reason = term.tenure().reason().unwrap_or(StopReason::GuardExpired);
             stop_words(reason.as_str()).to_owned()
         }
     }
@@ -48,7 +48,7 @@ impl Runner {
         else {
             return;
         };
-        let noted = finish::note_completed(&self.client, &entry.notes, term.identity());
+        let noted = finish::note_completed(&self.client, &entry.notes, term.tenure().identity());
         if let Err(error) = noted.await {
             eprintln!(
                 "tenure: cannot record the completed work, so another candidate may repeat it: {}",
@@ -91,7 +91,8 @@ impl Runner {
         let snapshot = entry.notes.snapshot()?;
         let whole_seconds = election.lock != LockKind::Leases;
         let held = HeldTerm::of(snapshot.observation(), whole_seconds)?;
-        let own = held.identity == term.identity() && held.transitions == term.transitions();
+        let own = held.identity == term.tenure().identity()
+            && held.transitions == term.tenure().transitions();
         let delays = election.lock_delay.is_some_and(|delay| !delay.is_zero());
         if !own || delays {
             return None;
@@ -132,11 +133,11 @@ impl Runner {
             ("ELECTION", election.election.clone()),
             ("NAMESPACE", self.namespace.clone()),
             ("LOCK_KIND", election.lock.to_string()),
-            ("LEADER_ID", term.identity().to_owned()),
+            ("LEADER_ID", term.tenure().identity().to_owned()),
             ("PREVIOUS_LEADER", entry.notes.previous()),
-            ("TERM", term.transitions().to_string()),
-            ("FENCING_TOKEN", term.token().to_string()),
-            ("FENCING_TOKEN_SORTABLE", term.token().sortable()),
+            ("TERM", term.tenure().transitions().to_string()),
+            ("FENCING_TOKEN", term.tenure().token().to_string()),
+            ("FENCING_TOKEN_SORTABLE", term.tenure().token().sortable()),
             ("LEASE_UID", entry.notes.uid().unwrap_or_default()),
             ("ACQUIRE_TIME", acquired),
             (
