@@ -63,3 +63,8 @@ pub mod tls;
 
 pub use tenure_quantity as quantity;
 pub use test_server::TestServer;
+
+/// Compiles and runs the example in the README.
+#[cfg(all(doctest, feature = "client"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -123,3 +123,8 @@ pub use tenure_core::{Container, Incarnation, Place, Process};
 pub use tenure_core::{FencingToken, LocalTime, Now, StopReason, Timing, WallTime};
 pub use tenure_lock::member::{Announcement, Member};
 pub use tenure_lock::{Error as LockError, Lock, LockKind, MemoryLock};
+
+/// Compiles the example in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

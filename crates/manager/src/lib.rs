@@ -92,3 +92,13 @@ pub use prometheus_client::registry::Registry;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/book/explanation/manager.md")]
 struct Page;
+
+/// Compiles the example in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// Compiles the examples in the README of the project.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct ProjectReadme;
