@@ -69,7 +69,8 @@ impl Layout<'_> {
         let name = name_of(&arg).to_owned();
         let defaults = arg.get_default_values();
         let empty = !defaults.is_empty() && defaults.iter().all(|value| value.is_empty());
-        let arg = arg.hide_env(self.summary).hide_default_value(empty);
+        let hidden = empty || arg.is_hide_default_value_set();
+        let arg = arg.hide_env(self.summary).hide_default_value(hidden);
         let meaningless = page.without.contains(&name.as_str());
         for group in page.groups {
             if let Some((order, shown)) = group.place(&name) {
@@ -192,6 +193,10 @@ mod tests {
             assert!(
                 !help.contains("\nOptions:"),
                 "{path}: flags without a group\n{help}"
+            );
+            assert!(
+                !help.contains("[default: ?]"),
+                "{path}: a placeholder as default\n{help}"
             );
             let page = Page::of(&path);
             for group in page.groups {
