@@ -336,6 +336,7 @@ fn without_permission(table: &mut Table) {
              leases, create events in namespace default",
             "tenure: save this as role.yaml, then run: kubectl apply -f role.yaml && kubectl create \
              rolebinding tenure-web --namespace=default --role=tenure-web --user=stranger",
+            "tenure: cannot campaign yet; retrying for up to 3s (--startup-timeout)",
             "tenure: gave up after 3s (--startup-timeout): cannot get lease default/web: the permission to \
              get leases.coordination.k8s.io in namespace default is missing: leases.coordination.k8s.io \
              \"web\" is forbidden: User \"stranger\" cannot get resource \"leases\" in API group \
@@ -356,7 +357,9 @@ fn without_permission(table: &mut Table) {
         As::Admin,
         "elect --election=e --namespace=nowhere --startup-timeout=5s",
         3,
-        &[&format!("tenure: gave up after 5s: {missing}")],
+        &[&format!(
+            "tenure: gave up after 5s (--startup-timeout): {missing}"
+        )],
     );
 }
 

@@ -116,7 +116,8 @@ impl Sidecar {
             let is_missing = why.contains(&format!("namespace {namespace} does not exist"));
             let code = if is_missing { CONFIGURATION } else { FORBIDDEN };
             if is_missing || (limit.is_some() && self.view.notes.heard().is_none()) {
-                return Some((code, format!("gave up after {shown}: {why}")));
+                let by = limit.map_or("", |_| " (--startup-timeout)");
+                return Some((code, format!("gave up after {shown}{by}: {why}")));
             }
         }
         if limit.is_none() || self.view.notes.heard().is_some() {

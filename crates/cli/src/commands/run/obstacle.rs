@@ -31,6 +31,11 @@ impl Obstacles {
         self.began.elapsed() >= self.limit
     }
 
+    /// Returns the time limit if an obstacle was met.
+    pub(super) fn met(&self) -> Option<Duration> {
+        self.explained.then_some(self.limit)
+    }
+
     /// Handles an obstacle: prints the missing permissions the first time, and returns the reason to exit after the time
     /// limit.
     pub(super) fn meet(

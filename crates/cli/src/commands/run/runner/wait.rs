@@ -67,7 +67,7 @@ impl Runner {
                 }
                 () = &mut word, if waits_silently => {
                     waits_silently = false;
-                    self.say_what_it_waits_for();
+                    self.say_what_it_waits_for(obstacles.as_ref());
                 }
                 () = tokio::time::sleep(LOOK), if self.run.nonblock => {}
                 () = tokio::time::sleep(GLANCE), if obstacles.is_some() => {}
@@ -136,9 +136,14 @@ impl Runner {
     }
 
     /// Prints what it waits for, if that is not another holder.
-    fn say_what_it_waits_for(&self) {
+    fn say_what_it_waits_for(&self, obstacles: Option<&Obstacles>) {
         let heard = |entry: &Entered| entry.notes.heard().is_some();
-        if !self.entries.iter().any(heard) {
+        if let Some(limit) = obstacles.and_then(Obstacles::met) {
+            let limit = span(limit);
+            eprintln!(
+                "tenure: cannot campaign yet; retrying for up to {limit} (--startup-timeout)"
+            );
+        } else if !self.entries.iter().any(heard) {
             eprintln!("tenure: waiting for {}", self.server);
         } else if self.taken().is_some_and(|why| why.ends_with("is paused")) {
             self.voice.paused();
