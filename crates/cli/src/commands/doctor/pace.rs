@@ -18,6 +18,8 @@ pub(super) struct Measured {
     /// Sorted, shortest first.
     took: Vec<Duration>,
     failed: u32,
+    /// Requests among them that the API server rejected with 403.
+    forbidden: u32,
     pub(super) clock: Clock,
 }
 
@@ -35,7 +37,11 @@ pub(super) async fn measure(client: &Client, path: &str, samples: u32) -> Measur
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 measured.took.push(start.elapsed());
             }
-            Err(_) => measured.failed += 1,
+            Err(error) => {
+                measured.failed += 1;
+                let forbidden = matches!(&error, kube::Error::Api(status) if status.code == 403);
+                measured.forbidden += u32::from(forbidden);
+            }
         }
         // The `Date` has whole seconds, so the requests must be spread over more than one second.
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -46,6 +52,10 @@ pub(super) async fn measure(client: &Client, path: &str, samples: u32) -> Measur
 
 pub(super) fn check(measured: &Measured, retry: Duration) -> Finding {
     let Some(worst) = measured.took.last().copied() else {
+        if measured.forbidden > 0 && measured.forbidden == measured.failed {
+            let summary = "not measured: this user may not read the lock";
+            return Finding::new("latency", Level::Skipped, summary);
+        }
         let summary = format!("all {} requests failed", measured.failed);
         return Finding::new("latency", Level::Fail, summary);
     };
@@ -155,6 +165,19 @@ mod tests {
         assert!(fast.lease() <= Duration::from_secs(5), "{fast:?}");
         assert!(slow.retry_period() >= Duration::from_secs(3), "{slow:?}");
         assert!(slow.warnings().is_empty());
+    }
+
+    #[test]
+    fn latency_of_forbidden_reads_is_not_measured() {
+        let level = |failed, forbidden| {
+            let measured = Measured {
+                failed,
+                forbidden,
+                ..Measured::default()
+            };
+            check(&measured, Duration::from_secs(2)).level
+        };
+        assert_eq!([level(5, 5), level(5, 4)], [Level::Skipped, Level::Fail]);
     }
 
     #[test]
