@@ -14,7 +14,7 @@ use crate::output;
 const HINT: &str = "? help  q quit  ↑↓ select  n h a l t sort  / filter  d step down";
 
 /// Keys and columns, for the overlay.
-const HELP: [(&str, &str); 17] = [
+const HELP: [(&str, &str); 18] = [
     ("q, Esc", "quit"),
     ("↑ ↓, k j", "select an election"),
     (
@@ -36,6 +36,7 @@ const HELP: [(&str, &str); 17] = [
     ("CHANGES", "number of changes of holder so far"),
     ("NOTES", "flapping: four or more terms in ten minutes"),
     ("", "clock skew?: a renewal time is in the future"),
+    ("", "no standby: no other candidate is ready"),
     ("", ""),
     ("", "A narrow terminal shows fewer columns."),
 ];
