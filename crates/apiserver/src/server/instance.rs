@@ -39,7 +39,7 @@ pub enum DataDirError {
         pid: String,
     },
     /// A file in the directory cannot be read or written.
-    #[error("data directory, {path}: {source}")]
+    #[error("cannot access {path} in the data directory: {source}")]
     File {
         /// The file.
         path: String,
@@ -47,7 +47,7 @@ pub enum DataDirError {
         source: std::io::Error,
     },
     /// The directory cannot be created.
-    #[error("data directory, {0}")]
+    #[error("cannot use the data directory: {0}")]
     Folder(#[from] crate::pki::PkiError),
 }
 
