@@ -82,21 +82,48 @@ pub(in crate::registry) fn default_event(event: &mut Value) {
     }
 }
 
-/// Validates events of the core group with the older, looser rules, unless they use members of the new form.
+/// Validates events of the core group with the older rules.
 pub(in crate::registry) fn validate_core(event: &Value, causes: &mut Vec<Cause>) {
-    check_namespace(event, causes);
-    if !event["eventTime"].is_null() {
-        check_new_fields(event, causes);
-    }
+    check_either(event, "reportingComponent", causes);
 }
 
+/// Validates events of the group `events.k8s.io`, which must not use the older members.
 pub(in crate::registry) fn validate_new(event: &Value, causes: &mut Vec<Cause>) {
-    check_namespace(event, causes);
+    check_either(event, "reportingController", causes);
+    if let Some(series) = event.get("series").filter(|series| !series.is_null()) {
+        if series["count"].as_i64().unwrap_or(0) < 2 {
+            let why = "should be at least 2";
+            causes.push(Cause::invalid("series.count", &json!(""), why));
+        }
+        if series["lastObservedTime"].is_null() {
+            causes.push(Cause::required("series.lastObservedTime", ""));
+        }
+    }
     if event["eventTime"].is_null() {
         causes.push(Cause::required("eventTime", ""));
-        return;
     }
-    check_new_fields(event, causes);
+    let kind = text(event, "/type");
+    if !matches!(kind, "Normal" | "Warning") {
+        let why = format!("has invalid value: {kind}");
+        causes.push(Cause::invalid("type", &json!(""), &why));
+    }
+    let source = ["/source/component", "/source/host"];
+    for (is_set, field) in [
+        (!event["firstTimestamp"].is_null(), "firstTimestamp"),
+        (!event["lastTimestamp"].is_null(), "lastTimestamp"),
+        (
+            event["count"].as_i64().is_some_and(|count| count != 0),
+            "count",
+        ),
+        (
+            source.iter().any(|member| !text(event, member).is_empty()),
+            "source",
+        ),
+    ] {
+        if is_set {
+            causes.push(Cause::invalid(field, &json!(""), "needs to be unset"));
+        }
+    }
 }
 
 pub(in crate::registry) fn validate_new_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
@@ -120,14 +147,17 @@ pub(in crate::registry) fn validate_new_update(old: &Value, new: &Value, causes:
     }
 }
 
-fn check_namespace(event: &Value, causes: &mut Vec<Cause>) {
+/// Validates the namespace of an event, and the members that an event with `eventTime` has in both groups.
+/// `controller` is the name of `reportingComponent` in the group of the request.
+fn check_either(event: &Value, controller: &str, causes: &mut Vec<Cause>) {
     let about = text(event, "/involvedObject/namespace");
     let own = text(event, "/metadata/namespace");
-    let new_style = !event["eventTime"].is_null();
-    let fits = if about.is_empty() {
-        own == "default" || (new_style && own == "kube-system")
-    } else {
-        about == own
+    let has_time = !event["eventTime"].is_null();
+    let fits = match (has_time, about) {
+        (false, "") => own == "default",
+        (false, about) => about == own,
+        (true, "") => matches!(own, "default" | "kube-system"),
+        (true, _) => true,
     };
     if !fits {
         let why = "does not match event.namespace";
@@ -137,19 +167,15 @@ fn check_namespace(event: &Value, causes: &mut Vec<Cause>) {
             why,
         ));
     }
-}
-
-fn check_new_fields(event: &Value, causes: &mut Vec<Cause>) {
-    let controller = text(event, "/reportingComponent");
-    if controller.is_empty() {
-        causes.push(Cause::required("reportingController", ""));
+    if !has_time {
+        return;
     }
-    for why in names::qualified_name(controller) {
-        causes.push(Cause::invalid(
-            "reportingController",
-            &json!(controller),
-            &why,
-        ));
+    let reporter = text(event, "/reportingComponent");
+    if reporter.is_empty() {
+        causes.push(Cause::required(controller, ""));
+    }
+    for why in names::qualified_name(reporter) {
+        causes.push(Cause::invalid(controller, &json!(reporter), &why));
     }
     let mut check = |pointer: &str, field: &str, required: bool, limit: usize| {
         let value = text(event, pointer);
@@ -165,11 +191,6 @@ fn check_new_fields(event: &Value, causes: &mut Vec<Cause>) {
     check("/action", "action", true, 128);
     check("/reason", "reason", true, 128);
     check("/message", "message", false, 1024);
-    let kind = text(event, "/type");
-    if !matches!(kind, "Normal" | "Warning") {
-        let why = format!("has invalid value: {kind}");
-        causes.push(Cause::invalid("type", &json!(""), &why));
-    }
 }
 
 fn rename(
@@ -210,6 +231,39 @@ mod tests {
         let mut back = to_core(new);
         default_event(&mut back);
         assert_eq!(back, core);
+    }
+
+    #[test]
+    fn core_events_with_a_time_have_any_type_and_object() {
+        let event = json!({"metadata": {"namespace": "n"}, "involvedObject": {"namespace": "m"},
+            "eventTime": "2026-01-01T00:00:00.000000Z", "reportingComponent": "c",
+            "reportingInstance": "i", "action": "a", "reason": "r", "type": "Odd", "count": 1});
+        let fields = |validate: fn(&Value, &mut Vec<Cause>), event: &Value| -> Vec<String> {
+            let mut causes = Vec::new();
+            validate(event, &mut causes);
+            causes.into_iter().map(|cause| cause.field).collect()
+        };
+        assert_eq!(fields(validate_core, &event), [""; 0]);
+        assert_eq!(fields(validate_new, &event), ["type", "count"]);
+        let bare = json!({"metadata": {"namespace": "default"}, "eventTime": "t", "series": {}});
+        let required = ["reportingInstance", "action", "reason"];
+        let component = ["reportingComponent"; 2];
+        let expected: Vec<&str> = component.into_iter().chain(required).collect();
+        assert_eq!(fields(validate_core, &bare)[..2], component);
+        assert!(
+            expected
+                .iter()
+                .all(|field| fields(validate_core, &bare).iter().any(|it| it == field))
+        );
+        let found = fields(validate_new, &bare);
+        assert!(
+            found.ends_with(&[
+                "series.count".into(),
+                "series.lastObservedTime".into(),
+                "type".into()
+            ]),
+            "{found:?}"
+        );
     }
 
     #[test]
