@@ -12,7 +12,7 @@ use tenure_manager::queue::{ItemBackoff, RateLimiter as _};
 use tenure_manager::{Builder, Cause, Next, Request, Warm};
 use tokio::time::Instant;
 
-use crate::resources::discover;
+use crate::resources::{Resource, discover};
 
 /// The finalizer that keeps a namespace until its content is gone.
 const FINALIZER: &str = "kubernetes";
@@ -82,7 +82,11 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Left, Cause> {
         ..DeleteParams::default()
     };
     let mut left = 0;
-    for resource in discover(client).await? {
+    let mut resources = discover(client).await?;
+    // Other objects stay until the pods are gone, because pods may use them until they end.
+    let is_pods = |resource: &Resource| resource.name() == "/pods";
+    resources.sort_by_key(|resource| !is_pods(resource));
+    for resource in resources {
         if !resource.namespaced {
             continue;
         }
@@ -100,6 +104,9 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Left, Cause> {
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+        if left > 0 && is_pods(&resource) {
+            break;
         }
     }
     if left > 0 {

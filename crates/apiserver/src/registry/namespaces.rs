@@ -3,24 +3,25 @@
 //! Deletion of a namespace proceeds as follows:
 //!
 //! 1. The request marks the namespace.
-//! 2. The server deletes all objects in it.
+//! 2. The server deletes the pods in it, and after they are gone all other objects.
 //! 3. When no object is left, the server removes its finalizer, which removes the namespace.
 //!
 //! Objects with finalizers delay this. Each removal of such an object triggers another check of its namespace. If a
 //! controller empties namespaces instead, this server only marks them, and removes them after the controller has
 //! removed the finalizer.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::delete::DeleteOptions;
 use super::engine::{Registry, Target, WriteOptions, parsed};
-use super::rules::namespace::FINALIZER;
+use super::rules::namespace::{FINALIZER, Problem, set_conditions};
 use super::rules::{items, text};
 use super::update::Source;
 use super::{Kind, Subresource, meta};
@@ -37,6 +38,79 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// Interval at which servers that share a store search for deletions that no server continues.
 const ADOPT: Duration = Duration::from_secs(30);
+
+/// What is left of a namespace that is being deleted.
+#[derive(Default)]
+struct Progress {
+    /// Number of objects by resource.
+    resources: BTreeMap<String, usize>,
+    /// Number of objects by finalizer.
+    finalizers: BTreeMap<String, usize>,
+    /// Errors of deletions, at most one for each kind.
+    failures: Vec<Failure>,
+}
+
+impl Progress {
+    fn count(&mut self, kind: &Kind, objects: &[Arc<Object>]) {
+        if objects.is_empty() {
+            return;
+        }
+        let (group, plural) = kind.resource();
+        let resource = format!("{plural}.{group}");
+        self.resources.insert(resource, objects.len());
+        for object in objects {
+            let object = parsed(object).unwrap_or_default();
+            for finalizer in items(&object, "/metadata/finalizers") {
+                let name = finalizer.as_str().unwrap_or_default().to_owned();
+                *self.finalizers.entry(name).or_default() += 1;
+            }
+        }
+    }
+
+    /// Returns the conditions that hold, in the texts of the real server.
+    fn problems(&self) -> Vec<Problem> {
+        let mut out = Vec::new();
+        if !self.failures.is_empty() {
+            let count = self.failures.len();
+            let failures = self.failures.iter().map(|failure| failure.message.as_str());
+            let mut failures: Vec<&str> = failures.collect();
+            failures.sort_unstable();
+            let failures = failures.join(", ");
+            out.push(Problem {
+                kind: "NamespaceDeletionContentFailure",
+                reason: "ContentDeletionFailed",
+                message: format!(
+                    "Failed to delete all resource types, {count} remaining: {failures}"
+                ),
+            });
+        }
+        let list = |counts: &BTreeMap<String, usize>, verb: &str| -> String {
+            let parts = counts.iter();
+            let parts =
+                parts.map(|(name, count)| format!("{name} {verb} {count} resource instances"));
+            parts.collect::<Vec<_>>().join(", ")
+        };
+        if !self.resources.is_empty() {
+            let resources = list(&self.resources, "has");
+            out.push(Problem {
+                kind: "NamespaceContentRemaining",
+                reason: "SomeResourcesRemain",
+                message: format!("Some resources are remaining: {resources}"),
+            });
+        }
+        if !self.finalizers.is_empty() {
+            let finalizers = list(&self.finalizers, "in");
+            out.push(Problem {
+                kind: "NamespaceFinalizersRemaining",
+                reason: "SomeFinalizersRemain",
+                message: format!(
+                    "Some content in the namespace has finalizers remaining: {finalizers}"
+                ),
+            });
+        }
+        out
+    }
+}
 
 impl Registry {
     /// Creates the permanent namespaces and resumes unfinished deletions.
@@ -186,12 +260,12 @@ impl Registry {
         self.purges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Deletes the objects in a namespace that is being deleted, and then the namespace when it is empty.
+    /// Deletes the objects in a namespace that is being deleted, and then the namespace when it is empty. Other objects
+    /// stay until the pods are gone, because pods may use them until they end.
     async fn purge(self: &Arc<Self>, name: &str) -> Result<(), Failure> {
         let Some(uid) = self.ending_uid(name)? else {
             return Ok(());
         };
-        let mut left = 0;
         // Another server may just have defined a kind and created objects of it.
         self.refresh_definitions();
         let served = self.served();
@@ -199,22 +273,67 @@ impl Registry {
             .kinds()
             .into_iter()
             .filter(|kind| kind.namespaced && kind.review.is_none());
-        for kind in stored {
+        let is_pods = |kind: &Kind| kind.resource() == ("", "pods");
+        let (pods, others): (Vec<&Kind>, Vec<&Kind>) = stored.partition(|kind| is_pods(kind));
+        let mut progress = Progress::default();
+        let mut waits_for_pods = false;
+        for kind in pods.into_iter().chain(others) {
             let content = self.content(kind, name);
             // No object is created in a namespace that is being deleted. Therefore, if the uid is still the same, the
             // objects listed before belong to this namespace and not to a successor of the same name.
             if self.ending_uid(name)?.as_ref() != Some(&uid) {
                 return Ok(());
             }
+            let mut failure = None;
             for object in content {
-                self.purge_object(kind, &object).await?;
+                if let Err(why) = self.purge_object(kind, &object).await {
+                    failure = Some(why);
+                    break;
+                }
             }
-            left += self.content(kind, name).len();
+            progress.failures.extend(failure);
+            progress.count(kind, &self.content(kind, name));
+            if is_pods(kind) && !progress.resources.is_empty() {
+                waits_for_pods = true;
+                // The real server reports no remaining content while it waits for pods.
+                progress.resources.clear();
+                progress.finalizers.clear();
+                break;
+            }
         }
-        if left > 0 {
+        self.show_progress(name, &uid, &progress).await?;
+        if let Some(failure) = progress.failures.into_iter().next() {
+            return Err(failure);
+        }
+        if waits_for_pods || !progress.resources.is_empty() {
             return Ok(());
         }
-        let system = User::default();
+        self.finalize(name, &uid).await
+    }
+
+    /// Sets the conditions of a namespace that is being deleted.
+    async fn show_progress(
+        self: &Arc<Self>,
+        name: &str,
+        uid: &str,
+        progress: &Progress,
+    ) -> Result<(), Failure> {
+        let problems = progress.problems();
+        let now = meta::rfc3339(Timestamp::now());
+        let show = |old: &Value| {
+            if text(old, "/metadata/uid") != uid {
+                return Err(Failure::not_found(("", "namespaces"), name));
+            }
+            let mut new = old.clone();
+            set_conditions(&mut new, &problems, &now);
+            Ok(new)
+        };
+        self.change_namespace(name, Subresource::Status, &show)
+            .await
+    }
+
+    /// Removes the finalizer of an empty namespace.
+    async fn finalize(self: &Arc<Self>, name: &str, uid: &str) -> Result<(), Failure> {
         let finalize = |old: &Value| {
             if text(old, "/metadata/uid") != uid {
                 return Err(Failure::not_found(("", "namespaces"), name));
@@ -228,20 +347,24 @@ impl Registry {
             new["spec"]["finalizers"] = json!(rest);
             Ok(new)
         };
+        self.change_namespace(name, Subresource::Finalize, &finalize)
+            .await
+    }
+
+    async fn change_namespace(
+        self: &Arc<Self>,
+        name: &str,
+        part: Subresource,
+        change: &(dyn Fn(&Value) -> Result<Value, Failure> + Send + Sync),
+    ) -> Result<(), Failure> {
         let target = Target {
             name,
             ..namespaces()
         };
-        let options = WriteOptions::default();
-        let source = Source::Patch(&finalize);
-        let finalized = self.update(
-            &target,
-            Some(Subresource::Finalize),
-            source,
-            &system,
-            &options,
-        );
-        ignore_absent(finalized.await)
+        let (system, options) = (User::default(), WriteOptions::default());
+        let source = Source::Patch(change);
+        let changed = self.update(&target, Some(part), source, &system, &options);
+        ignore_absent(changed.await)
     }
 
     async fn purge_object(self: &Arc<Self>, kind: &Kind, object: &Object) -> Result<(), Failure> {

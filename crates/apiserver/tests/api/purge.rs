@@ -214,3 +214,99 @@ async fn create_fails_if_deletion_of_its_namespace_starts_concurrently() {
     assert_eq!(*cause, "NamespaceTerminating");
     assert!(store.get(&key("/configmaps", "n", "c")).is_none());
 }
+
+#[tokio::test]
+async fn namespace_deletes_pods_first_and_shows_conditions() {
+    let server = Server::start().await;
+    create(
+        &server,
+        "/api/v1/namespaces",
+        json!({"metadata": {"name": "n"}}),
+    )
+    .await;
+    let held = |name: &str| json!({"name": name, "finalizers": ["example.com/hold"]});
+    let pods = "/api/v1/namespaces/n/pods";
+    let spec = json!({"containers": [{"name": "c", "image": "i"}]});
+    create(&server, pods, json!({"metadata": held("p"), "spec": spec})).await;
+    create(&server, MAPS, json!({"metadata": held("m")})).await;
+    create(&server, MAPS, json!({"metadata": {"name": "free"}})).await;
+    server.call("DELETE", "/api/v1/namespaces/n", None).await;
+    let conditions = async || -> Vec<Value> {
+        let namespace = server
+            .call("GET", "/api/v1/namespaces/n", None)
+            .await
+            .json();
+        namespace["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default()
+    };
+    let with = async |status: &str| -> Vec<(String, String)> {
+        let all = conditions().await.into_iter();
+        let all = all.filter(|condition| condition["status"] == status);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        all.map(|it| (text(&it["type"]), text(&it["message"])))
+            .collect()
+    };
+    eventually("the conditions are shown", async || {
+        conditions().await.len() == 5
+    })
+    .await;
+    assert_eq!(with("True").await, []);
+    // The ConfigMaps stay while a pod is left.
+    let is_deleting = async |path: &str| {
+        let object = server.call("GET", path, None).await.json();
+        object["metadata"]["deletionTimestamp"].is_string()
+    };
+    assert!(is_deleting(&format!("{pods}/p")).await);
+    assert!(!is_deleting(&format!("{MAPS}/m")).await);
+    assert_eq!(
+        server
+            .call("GET", &format!("{MAPS}/free"), None)
+            .await
+            .status,
+        200
+    );
+    let release = json!({"metadata": {"finalizers": null}});
+    server
+        .call("PATCH", &format!("{pods}/p"), Some(release.clone()))
+        .await;
+    eventually("the ConfigMap is reported", async || {
+        with("True").await.len() == 2
+    })
+    .await;
+    let expected = [
+        (
+            "NamespaceContentRemaining",
+            "Some resources are remaining: configmaps. has 1 resource instances",
+        ),
+        (
+            "NamespaceFinalizersRemaining",
+            "Some content in the namespace has finalizers remaining: \
+          example.com/hold in 1 resource instances",
+        ),
+    ];
+    assert_eq!(
+        with("True").await,
+        expected.map(|(a, b)| (a.to_owned(), b.to_owned()))
+    );
+    assert_eq!(with("False").await.len(), 3);
+    assert_eq!(
+        server
+            .call("GET", &format!("{MAPS}/free"), None)
+            .await
+            .status,
+        404
+    );
+    server
+        .call("PATCH", &format!("{MAPS}/m"), Some(release))
+        .await;
+    eventually("the namespace goes", async || {
+        server
+            .call("GET", "/api/v1/namespaces/n", None)
+            .await
+            .status
+            == 404
+    })
+    .await;
+}

@@ -62,6 +62,74 @@ pub(crate) fn preserve_finalizers(old: &Value, new: &mut Value) {
     }
 }
 
+/// A condition of a namespace that delays its deletion.
+pub(crate) struct Problem {
+    pub(crate) kind: &'static str,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+/// The conditions of a namespace that is being deleted: type, and reason and message while there is no problem.
+const CONDITIONS: [(&str, &str, &str); 5] = [
+    (
+        "NamespaceDeletionDiscoveryFailure",
+        "ResourcesDiscovered",
+        "All resources successfully discovered",
+    ),
+    (
+        "NamespaceDeletionGroupVersionParsingFailure",
+        "ParsedGroupVersions",
+        "All legacy kube types successfully parsed",
+    ),
+    (
+        "NamespaceDeletionContentFailure",
+        "ContentDeleted",
+        "All content successfully deleted, may be waiting on finalization",
+    ),
+    (
+        "NamespaceContentRemaining",
+        "ContentRemoved",
+        "All content successfully removed",
+    ),
+    (
+        "NamespaceFinalizersRemaining",
+        "ContentHasNoFinalizers",
+        "All content-preserving finalizers finished",
+    ),
+];
+
+/// Sets the conditions of a namespace that is being deleted. The time of a condition changes only with its status.
+pub(crate) fn set_conditions(namespace: &mut Value, problems: &[Problem], now: &str) {
+    let Some(status) = child(namespace, "status") else {
+        return;
+    };
+    let conditions = status.entry("conditions").or_insert(Value::Null);
+    if !conditions.is_array() {
+        *conditions = json!([]);
+    }
+    let Some(list) = conditions.as_array_mut() else {
+        return;
+    };
+    for (kind, reason, message) in CONDITIONS {
+        let problem = problems.iter().find(|problem| problem.kind == kind);
+        let (status, reason, message) = match problem {
+            Some(problem) => ("True", problem.reason, problem.message.as_str()),
+            None => ("False", reason, message),
+        };
+        let mut new = json!({"type": kind, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": now});
+        match list.iter_mut().find(|known| known["type"] == kind) {
+            Some(known) => {
+                if known["status"] == status {
+                    new["lastTransitionTime"] = known["lastTransitionTime"].take();
+                }
+                *known = new;
+            }
+            None => list.push(new),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
