@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::pattern;
+use super::{pattern, structural};
 use crate::limits::MAX_STORED_BYTES;
 
 /// The schema of a value and of its members.
@@ -20,6 +20,8 @@ pub(crate) struct Structural {
     pub(crate) default: Option<Value>,
     /// Bytes of the default as JSON.
     default_bytes: usize,
+    /// Whether the schema has a default anywhere. Only the root knows it.
+    pub(crate) has_defaults: bool,
     /// Whether members without a schema are kept.
     pub(crate) preserve: bool,
     /// Whether the value is an object with its own kind and metadata, like the root.
@@ -79,6 +81,7 @@ impl Structural {
     pub(crate) fn root(schema: &Value) -> Self {
         Self {
             resource: true,
+            has_defaults: structural::has_default(schema),
             ..Self::of(schema)
         }
     }
@@ -106,10 +109,8 @@ impl Structural {
         };
         let additional = match schema.get("additionalProperties") {
             Some(Value::Object(inner)) => Some(Box::new(Self::of(&Value::Object(inner.clone())))),
-            Some(Value::Bool(true)) => Some(Box::new(Self {
-                preserve: true,
-                ..Self::default()
-            })),
+            // Any scalar is kept. The members of objects have no schema, so that they are removed.
+            Some(Value::Bool(true)) => Some(Box::default()),
             _ => None,
         };
         let properties = schema.get("properties").and_then(Value::as_object);
@@ -127,6 +128,7 @@ impl Structural {
             default_bytes: schema
                 .get("default")
                 .map_or(0, |default| default.to_string().len()),
+            has_defaults: false,
             preserve: flag("x-kubernetes-preserve-unknown-fields"),
             resource: flag("x-kubernetes-embedded-resource"),
             list: match text("x-kubernetes-list-type") {
@@ -185,8 +187,11 @@ impl Structural {
                 });
             }
             Value::Array(list) => {
-                let Some(items) = &self.items else {
-                    return;
+                let any = Self::default();
+                let items = match &self.items {
+                    Some(items) => items,
+                    None if self.preserve => return,
+                    None => &any,
                 };
                 for (at, item) in list.iter_mut().enumerate() {
                     items.prune(item, &format!("{path}[{at}]"), unknown);

@@ -58,12 +58,12 @@ fn forbidden(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
             "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
         refuse(causes, "uniqueItems", why);
     }
-    match schema.get("additionalProperties") {
-        Some(_) if members(schema, "properties").is_some() => {
-            let why = "additionalProperties and properties are mutual exclusive";
-            refuse(causes, "additionalProperties", why);
-        }
-        _ => {}
+    let additional = schema.get("additionalProperties");
+    if additional.is_some_and(|additional| *additional != json!(true))
+        && members(schema, "properties").is_some()
+    {
+        let why = "additionalProperties and properties are mutual exclusive";
+        refuse(causes, "additionalProperties", why);
     }
     for (member, shown) in [
         ("$ref", "$ref"),

@@ -59,8 +59,9 @@ impl Call<'_> {
             Ok(new)
         };
         let heavy = short == "json-patch+json" && patch::is_heavy(&bytes);
+        let tenant = self.tenant;
         let write = self.store(Source::Patch(&apply), &options);
-        let answer = match self.tenant.filter(|_| heavy) {
+        let answer = match tenant.filter(|_| heavy) {
             Some(tenant) => tenant.off_workers(Box::pin(write)).await.flatten(),
             None => write.await,
         };

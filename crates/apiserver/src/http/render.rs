@@ -82,7 +82,23 @@ impl View {
 
     /// Returns whether this form requires stored objects to be parsed.
     pub(super) fn parses(&self) -> bool {
-        self.conversion.is_some() || !matches!(self.form, Form::Full)
+        self.conversion.is_some() || self.fills() || !matches!(self.form, Form::Full)
+    }
+
+    /// Returns whether stored objects may lack defaults, because the definition got them after the objects were stored.
+    fn fills(&self) -> bool {
+        let custom = self.custom.as_ref();
+        custom.is_some_and(|custom| custom.schema.has_defaults)
+    }
+
+    /// Parses a stored object and fills in the defaults of its schema.
+    fn filled(&self, stored: &[u8]) -> Result<Value, Failure> {
+        let mut value = parse(stored)?;
+        if let Some(custom) = &self.custom {
+            // `fill` stops at an object that is too large. The rest of its defaults is missing then.
+            _ = custom.schema.fill(&mut value);
+        }
+        Ok(value)
     }
 
     /// Returns the response with one object.
@@ -95,7 +111,7 @@ impl View {
             }
             Form::Partial => Ok(partial(&parse(stored)?).to_string().into_bytes().into()),
             Form::Table(version) => {
-                let value = parse(stored)?;
+                let value = self.filled(stored)?;
                 let revision = value.pointer("/metadata/resourceVersion").cloned();
                 let metadata = json!({"resourceVersion": revision.unwrap_or_else(|| json!(""))});
                 let rows = vec![self.row(&value)?];
@@ -117,7 +133,7 @@ impl View {
         let mut metadata = meta.to_value();
         if let Form::Table(version) = self.form {
             let rows = items
-                .map(|stored| self.row(&parse(stored)?))
+                .map(|stored| self.row(&self.filled(stored)?))
                 .collect::<Result<Vec<_>, _>>()?;
             return Ok(self
                 .table(version, &metadata, true, &rows)
@@ -166,17 +182,15 @@ impl View {
         first: bool,
     ) -> Result<(), Failure> {
         let other = match self.form {
-            Form::Full | Form::PartialList | Form::Discovery(_) => match &self.conversion {
-                None => None,
-                Some(_) => {
-                    let mut full = Pieces::default();
-                    self.write_full(&mut full, stored)?;
-                    Some(full.into_bytes())
-                }
-            },
+            Form::Full | Form::PartialList | Form::Discovery(_) if self.parses() => {
+                let mut full = Pieces::default();
+                self.write_full(&mut full, stored)?;
+                Some(full.into_bytes())
+            }
+            Form::Full | Form::PartialList | Form::Discovery(_) => None,
             Form::Partial => Some(partial(&parse(stored)?).to_string().into()),
             Form::Table(version) => {
-                let value = parse(stored)?;
+                let value = self.filled(stored)?;
                 let revision = value.pointer("/metadata/resourceVersion").cloned();
                 let metadata = json!({"resourceVersion": revision.unwrap_or_else(|| json!(""))});
                 // A bookmark has no row, because it has no object.
@@ -201,16 +215,15 @@ impl View {
     }
 
     fn write_full(&self, out: &mut Pieces, stored: &Bytes) -> Result<(), Failure> {
-        match &self.conversion {
-            None => {
-                out.copy(&self.prefix);
-                out.share(stored.slice(1..));
-            }
-            Some(conversion) => {
-                let text = (conversion.from_stored)(parse(stored)?).to_string();
-                out.copy(&self.prefix);
-                out.copy(&text.as_bytes()[1..]);
-            }
+        let changed = match &self.conversion {
+            Some(conversion) => Some((conversion.from_stored)(parse(stored)?)),
+            None if self.fills() => Some(self.filled(stored)?),
+            None => None,
+        };
+        out.copy(&self.prefix);
+        match changed {
+            Some(value) => out.copy(&value.to_string().as_bytes()[1..]),
+            None => out.share(stored.slice(1..)),
         }
         Ok(())
     }

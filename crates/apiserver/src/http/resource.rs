@@ -333,6 +333,7 @@ impl Call<'_> {
             .registry
             .create(&self.target, object, self.user, &options)
             .await?;
+        self.warn_about_finalizers(None, &stored);
         self.answer(StatusCode::CREATED, &stored)
     }
 
@@ -350,21 +351,40 @@ impl Call<'_> {
 
     /// Stores the result of a PUT or PATCH and returns the response.
     pub(super) async fn store(
-        &self,
+        &mut self,
         source: Source<'_>,
         options: &registry::WriteOptions,
     ) -> Result<Response<Body>, Failure> {
+        let is_custom = self.target.version.custom.is_some();
+        let store = &self.api.registry.store;
+        let old = is_custom.then(|| store.get(&self.target.key())).flatten();
         let (stored, created) = self
             .api
             .registry
             .update(&self.target, self.subresource, source, self.user, options)
             .await?;
+        self.warn_about_finalizers(old.as_ref().map(|old| &old.json), &stored);
         let code = if created {
             StatusCode::CREATED
         } else {
             StatusCode::OK
         };
         self.answer(code, &stored)
+    }
+
+    /// Adds the warnings about finalizers that the write of a custom resource added.
+    fn warn_about_finalizers(&mut self, old: Option<&Bytes>, new: &Bytes) {
+        let has_finalizers = |bytes: &Bytes| {
+            const MEMBER: &[u8] = b"\"finalizers\"";
+            bytes.windows(MEMBER.len()).any(|part| part == MEMBER)
+        };
+        if self.target.version.custom.is_none() || !has_finalizers(new) {
+            return;
+        }
+        let parse = |bytes: &Bytes| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
+        let old = old.map(parse);
+        let warnings = registry::meta::warn_about_finalizers(old.as_ref(), &parse(new));
+        self.warnings.extend(warnings);
     }
 
     async fn delete<B>(&mut self, body: B) -> Result<Response<Body>, Failure>

@@ -1,6 +1,6 @@
 //! `metadata`: the members that the server sets, preserves and rejects.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -163,17 +163,43 @@ pub(crate) fn validate(kind: &Kind, object: &Value, causes: &mut Vec<Cause>) {
             causes.push(Cause::invalid("metadata.finalizers", finalizer, &why));
         }
     }
-    if kind.group() != "coordination.k8s.io" {
+    let is_custom = kind.spec().is_some();
+    if !is_custom && !matches!(kind.group(), "coordination.k8s.io" | crate::crd::GROUP) {
         validate_finalizer_domains(object, causes);
     }
 }
 
+/// Finalizers without a domain that Kubernetes defines.
+const FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+
+/// Returns the warnings about finalizers that a write of a custom resource added.
+pub(crate) fn warn_about_finalizers(old: Option<&Value>, new: &Value) -> Vec<String> {
+    let had = old.map_or(&[][..], |old| items(old, "/metadata/finalizers"));
+    let had: HashSet<&str> = had.iter().filter_map(Value::as_str).collect();
+    let new = items(new, "/metadata/finalizers").iter();
+    let added: BTreeSet<&str> = new.filter_map(Value::as_str).collect();
+    let added = added.into_iter().filter(|name| !had.contains(name));
+    let unqualified = added.filter(|name| !name.contains('/') && !FINALIZERS.contains(name));
+    let warning = |name| {
+        // A name with a dot is a domain that lacks only the path.
+        let path = if str::contains(name, '.') {
+            " including a path (/)"
+        } else {
+            ""
+        };
+        format!(
+            "metadata.finalizers: {name:?}: prefer a domain-qualified finalizer name{path} to avoid \
+             accidental conflicts with other finalizer writers"
+        )
+    };
+    unqualified.map(warning).collect()
+}
+
 /// Rejects finalizers without a domain, except those that Kubernetes defines.
 fn validate_finalizer_domains(object: &Value, causes: &mut Vec<Cause>) {
-    let known = ["kubernetes", "orphan", "foregroundDeletion"];
     for (index, finalizer) in items(object, "/metadata/finalizers").iter().enumerate() {
         let name = finalizer.as_str().unwrap_or_default();
-        if !name.contains('/') && !known.contains(&name) {
+        if !name.contains('/') && !FINALIZERS.contains(&name) {
             let field = format!("metadata.finalizers[{index}]");
             let why = "name is neither a standard finalizer name nor is it fully qualified";
             causes.push(Cause::invalid(field, finalizer, why));

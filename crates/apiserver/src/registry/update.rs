@@ -86,6 +86,8 @@ impl Registry {
                 Some(old) => old,
                 None => parsed(&current)?,
             };
+            // An older version of the server, or of the definition, may have stored it with fewer defaults.
+            target.default(&mut old);
             let is_patch = !matches!(&*source, Source::Replace(_));
             let Intent {
                 new,

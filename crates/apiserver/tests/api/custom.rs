@@ -708,3 +708,99 @@ async fn objects_from_before_a_rule_can_still_be_changed() {
     assert_eq!(answer.status, 200, "{}", answer.json());
     assert_eq!(server.call("GET", &one, None).await.status, 404);
 }
+
+#[tokio::test]
+async fn unqualified_finalizer_of_custom_resource_is_accepted_with_a_warning() {
+    let server = with_widgets().await;
+    let mut body = widget("w", json!({}));
+    body["metadata"]["finalizers"] = json!(["mine", "example.com", "example.com/done", "orphan"]);
+    let made = create(&server, WIDGETS, body).await;
+    let warnings = |answer: &Answer| -> Vec<String> {
+        let all = answer.headers.get_all("warning").into_iter();
+        all.map(|value| value.to_str().unwrap().to_owned())
+            .collect()
+    };
+    let end = "to avoid accidental conflicts with other finalizer writers\"";
+    let start = "299 - \"metadata.finalizers:";
+    let expected = [
+        format!(
+            "{start} \\\"example.com\\\": prefer a domain-qualified finalizer name including a path (/) {end}"
+        ),
+        format!("{start} \\\"mine\\\": prefer a domain-qualified finalizer name {end}"),
+    ];
+    assert_eq!(warnings(&made), expected);
+    // A later write warns only about the finalizers that it adds.
+    let path = format!("{WIDGETS}/w");
+    let change = json!({"metadata": {"finalizers": ["mine", "other"]}});
+    let changed = server.call("PATCH", &path, Some(change)).await;
+    assert_eq!(changed.status, 200);
+    let other = format!("{start} \\\"other\\\": prefer a domain-qualified finalizer name {end}");
+    assert_eq!(warnings(&changed), [other]);
+    let bad = json!({"metadata": {"finalizers": ["not a name"]}});
+    is(
+        &server.call("PATCH", &path, Some(bad)).await,
+        422,
+        "Invalid",
+    );
+}
+
+#[tokio::test]
+async fn schema_may_have_properties_and_any_additional_ones() {
+    let server = Server::start().await;
+    let mut definition = widgets();
+    for version in 0..2 {
+        let schema = &mut definition["spec"]["versions"][version]["schema"]["openAPIV3Schema"];
+        schema["properties"]["spec"]["additionalProperties"] = json!(true);
+    }
+    create(&server, DEFINITIONS, definition.clone()).await;
+    let spec = json!({"size": 7, "list": [1, {"a": 1}], "map": {"a": 1}});
+    let made = create(&server, WIDGETS, widget("w", spec)).await.json();
+    let spec = json!({"size": 7, "list": [1, {}], "map": {}, "color": "red", "replicas": 1});
+    assert_eq!(made["spec"], spec);
+    for refused in [json!(false), json!({"type": "string"})] {
+        definition["metadata"]["name"] = json!("gadgets.t.example");
+        definition["spec"]["names"] = json!({"plural": "gadgets", "kind": "Gadget"});
+        let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        schema["properties"]["spec"]["additionalProperties"] = refused;
+        let answer = server
+            .call("POST", DEFINITIONS, Some(definition.clone()))
+            .await;
+        is(&answer, 422, "Invalid");
+    }
+}
+
+#[tokio::test]
+async fn new_default_of_a_schema_is_in_the_responses_of_reads() {
+    let server = with_widgets().await;
+    create(&server, WIDGETS, widget("w", json!({}))).await;
+    let path = format!("{DEFINITIONS}/widgets.t.example");
+    let mut definition = server.call("GET", &path, None).await.json();
+    for version in 0..2 {
+        let schema = &mut definition["spec"]["versions"][version]["schema"]["openAPIV3Schema"];
+        schema["properties"]["spec"]["properties"]["shape"] =
+            json!({"type": "string", "default": "round"});
+    }
+    assert_eq!(
+        server.call("PUT", &path, Some(definition)).await.status,
+        200
+    );
+    let got = server
+        .call("GET", &format!("{WIDGETS}/w"), None)
+        .await
+        .json();
+    assert_eq!(got["spec"]["shape"], "round");
+    let listed = server.call("GET", WIDGETS, None).await.json();
+    assert_eq!(listed["items"][0], got);
+    let mut watch = server
+        .watch(&format!("{WIDGETS}?watch=true&resourceVersion=0"))
+        .await;
+    assert_eq!(watch.expect().await["object"], got);
+    // A write that changes nothing else leaves the stored object as it is.
+    let version = &got["metadata"]["resourceVersion"];
+    let put = server
+        .call("PUT", &format!("{WIDGETS}/w"), Some(got.clone()))
+        .await
+        .json();
+    assert_eq!(put["metadata"]["resourceVersion"], *version);
+    assert_eq!(put["spec"]["shape"], "round");
+}
