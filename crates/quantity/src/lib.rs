@@ -91,6 +91,19 @@ impl Quantity {
         i64::try_from(value).unwrap_or(limit)
     }
 
+    /// Returns the quantity rounded away from zero to a thousandth, or `None` if that changes nothing.
+    #[must_use]
+    pub fn rounded_up_to_milli(&self) -> Option<Self> {
+        const MILLI: i128 = 1_000_000;
+        let (whole, rest) = (self.nanos() / MILLI, self.nanos() % MILLI);
+        (rest != 0).then(|| Self {
+            mantissa: whole + rest.signum(),
+            scale: -3,
+            format: self.format,
+            text: None,
+        })
+    }
+
     /// Returns the sign: -1, 0 or 1.
     pub fn signum(&self) -> i32 {
         match self.mantissa.cmp(&0) {
@@ -406,6 +419,24 @@ mod tests {
         ] {
             let quantity: Quantity = text.parse().unwrap();
             assert_eq!(quantity.value(), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn precise_quantities_are_rounded_up_to_milli() {
+        for (text, expected) in [
+            ("100u", Some("1m")),
+            ("1n", Some("1m")),
+            ("1.000100", Some("1001m")),
+            ("-1.5m", Some("-2m")),
+            ("1m", None),
+            ("1.500", None),
+            ("1Gi", None),
+            ("0", None),
+        ] {
+            let quantity: Quantity = text.parse().unwrap();
+            let rounded = quantity.rounded_up_to_milli().map(|it| it.to_string());
+            assert_eq!(rounded.as_deref(), expected, "{text}");
         }
     }
 

@@ -169,6 +169,7 @@ static GENERAL: &[Kind] = &[
         fields: rules::pod::FIELDS,
         columns: columns::POD,
         default: rules::pod::default_pod,
+        default_intended: Some(rules::pod::default_intended),
         prepare: rules::pod::prepare_pod,
         validate: rules::pod::validate_pod,
         validate_update: rules::pod::validate_pod_update,

@@ -15,6 +15,7 @@ mod classes;
 mod concurrency;
 mod credentials;
 mod custom;
+mod defaults;
 mod discovery;
 mod doubling;
 mod expiry;

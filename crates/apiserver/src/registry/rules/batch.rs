@@ -161,7 +161,20 @@ pub(in crate::registry) fn validate_cron_job(cron: &Value, causes: &mut Vec<Caus
     }
 }
 
+/// Applies the defaults that jobs and job templates share.
 fn default_pods(job: &mut Value) {
+    let rules = job.pointer_mut("/spec/podFailurePolicy/rules");
+    for rule in rules.and_then(Value::as_array_mut).into_iter().flatten() {
+        let patterns = rule
+            .get_mut("onPodConditions")
+            .and_then(Value::as_array_mut);
+        let patterns = patterns.into_iter().flatten();
+        patterns
+            .filter_map(Value::as_object_mut)
+            .for_each(|pattern| {
+                set_default_text(pattern, "status", "True");
+            });
+    }
     if let Some(template) = job.pointer_mut("/spec/template") {
         super::pod::default_template(template);
     }

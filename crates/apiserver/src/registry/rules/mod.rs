@@ -6,8 +6,10 @@
 pub(crate) mod apps;
 pub(crate) mod batch;
 pub(crate) mod config;
+mod defaults;
 pub(crate) mod endpoints;
 pub(crate) mod events;
+mod image;
 pub(crate) mod lease;
 pub(crate) mod namespace;
 pub(crate) mod node;

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::super::Field;
-use super::{child, items, set_default, set_default_text, text};
+use super::{child, defaults, items, set_default, set_default_text, text};
 use crate::names;
 use crate::status::Cause;
 
-const DEFAULT_GRACE_SECONDS: i64 = 30;
+pub(super) const DEFAULT_GRACE_SECONDS: i64 = 30;
 
 pub(in crate::registry) const FIELDS: &[Field] = &[
     Field::new("spec.nodeName", &["/spec/nodeName"]),
@@ -24,11 +24,10 @@ pub(in crate::registry) const FIELDS: &[Field] = &[
 ];
 
 pub(in crate::registry) fn default_pod(pod: &mut Value) {
-    default_template(pod);
+    default_intended(pod);
     let Some(spec) = child(pod, "spec") else {
         return;
     };
-    set_default(spec, "enableServiceLinks", true);
     set_default(spec, "priority", 0);
     set_default_text(spec, "preemptionPolicy", "PreemptLowerPriority");
     set_default(spec, "tolerations", json!([]));
@@ -37,6 +36,22 @@ pub(in crate::registry) fn default_pod(pod: &mut Value) {
         "node.kubernetes.io/unreachable",
     ] {
         tolerate(spec, key);
+    }
+}
+
+/// Applies the defaults that a client implies by omitting a field.
+pub(in crate::registry) fn default_intended(pod: &mut Value) {
+    default_template(pod);
+    let Some(spec) = child(pod, "spec") else {
+        return;
+    };
+    set_default(spec, "enableServiceLinks", true);
+    let host_network = spec.get("hostNetwork") == Some(&json!(true));
+    for container in containers(spec, &["containers", "initContainers"]) {
+        request_limits(container);
+        if host_network {
+            expose_ports(container);
+        }
     }
     if let Some(status) = child(pod, "status") {
         set_default_text(status, "phase", "Pending");
@@ -56,11 +71,6 @@ pub(super) fn default_template(template: &mut Value) {
     let Some(spec) = child(template, "spec") else {
         return;
     };
-    set_default_text(spec, "restartPolicy", "Always");
-    set_default_text(spec, "dnsPolicy", "ClusterFirst");
-    set_default_text(spec, "schedulerName", "default-scheduler");
-    set_default(spec, "terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS);
-    set_default(spec, "securityContext", json!({}));
     // Both names denote the same field; the deprecated name gets the value of the current one.
     let account = ["serviceAccountName", "serviceAccount"]
         .iter()
@@ -70,16 +80,7 @@ pub(super) fn default_template(template: &mut Value) {
         spec.insert("serviceAccountName".into(), json!(account));
         spec.insert("serviceAccount".into(), json!(account));
     }
-    for list in ["containers", "initContainers"] {
-        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
-        for container in containers
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_object_mut)
-        {
-            default_container(container);
-        }
-    }
+    defaults::fill(&defaults::POD_SPEC, spec);
 }
 
 pub(in crate::registry) fn prepare_pod(pod: &mut Value) {
@@ -183,31 +184,20 @@ pub(crate) fn grace_seconds(pod: &Value, asked: Option<i64>) -> i64 {
     if seconds < 0 { 1 } else { seconds }
 }
 
-fn default_container(container: &mut Map<String, Value>) {
-    set_default_text(container, "terminationMessagePath", "/dev/termination-log");
-    set_default_text(container, "terminationMessagePolicy", "File");
-    set_default(container, "resources", json!({}));
-    let image = container
-        .get("image")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let tag = image
-        .rsplit('/')
-        .next()
-        .and_then(|last| last.split_once(':'))
-        .map(|(_, tag)| tag);
-    // An empty image name has no tag, not even the default one.
-    let latest = !image.is_empty() && !image.contains('@') && tag.is_none_or(|tag| tag == "latest");
-    set_default_text(
-        container,
-        "imagePullPolicy",
-        if latest { "Always" } else { "IfNotPresent" },
-    );
-    let ports = container.get_mut("ports").and_then(Value::as_array_mut);
-    for port in ports.into_iter().flatten().filter_map(Value::as_object_mut) {
-        set_default_text(port, "protocol", "TCP");
-    }
-    // A resource with a limit and without a request gets a request equal to the limit.
+/// Returns the containers of these lists.
+fn containers<'a>(
+    spec: &'a mut Map<String, Value>,
+    lists: &'static [&'static str],
+) -> impl Iterator<Item = &'a mut Map<String, Value>> {
+    let lists = spec
+        .iter_mut()
+        .filter(|(name, _)| lists.contains(&name.as_str()));
+    let lists = lists.filter_map(|(_, list)| list.as_array_mut());
+    lists.flatten().filter_map(Value::as_object_mut)
+}
+
+/// Adds a request for each resource that has a limit and no request.
+fn request_limits(container: &mut Map<String, Value>) {
     let resources = container
         .get_mut("resources")
         .and_then(Value::as_object_mut);
@@ -219,6 +209,16 @@ fn default_container(container: &mut Map<String, Value>) {
             for (name, limit) in limits {
                 requests.entry(name).or_insert(limit);
             }
+        }
+    }
+}
+
+/// Copies the ports of a container in the network of its host to the ports of the host.
+fn expose_ports(container: &mut Map<String, Value>) {
+    let ports = container.get_mut("ports").and_then(Value::as_array_mut);
+    for port in ports.into_iter().flatten().filter_map(Value::as_object_mut) {
+        if let Some(number) = port.get("containerPort").cloned() {
+            set_default(port, "hostPort", number);
         }
     }
 }
@@ -281,15 +281,8 @@ fn frozen(pod: &Value) -> Value {
         for key in loose {
             map.remove(key);
         }
-        for list in ["containers", "initContainers"] {
-            let containers = map.get_mut(list).and_then(Value::as_array_mut);
-            for container in containers
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_object_mut)
-            {
-                container.remove("image");
-            }
+        for container in containers(map, &["containers", "initContainers"]) {
+            container.remove("image");
         }
     }
     spec

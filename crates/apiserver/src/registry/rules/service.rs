@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{child, items, set_default, set_default_text, text};
 use crate::names;
@@ -64,7 +64,14 @@ pub(in crate::registry) fn default_meant(service: &mut Value) {
     if kind != "ExternalName" {
         set_default_text(spec, "internalTrafficPolicy", "Cluster");
     }
-    if matches!(kind.as_str(), "LoadBalancer" | "NodePort") {
+    default_affinity(spec);
+    let has_external_ips = spec
+        .get("externalIPs")
+        .and_then(Value::as_array)
+        .is_some_and(|ips| !ips.is_empty());
+    if matches!(kind.as_str(), "LoadBalancer" | "NodePort")
+        || (kind == "ClusterIP" && has_external_ips)
+    {
         set_default_text(spec, "externalTrafficPolicy", "Cluster");
     }
     if kind == "LoadBalancer" {
@@ -84,6 +91,32 @@ pub(in crate::registry) fn default_meant(service: &mut Value) {
         if balancer.is_null() {
             *balancer = json!({});
         }
+        let addresses = balancer.get_mut("ingress").and_then(Value::as_array_mut);
+        let addresses = addresses
+            .into_iter()
+            .flatten()
+            .filter(|_| kind == "LoadBalancer");
+        for address in addresses.filter_map(Value::as_object_mut) {
+            if address.contains_key("ip") {
+                set_default(address, "ipMode", "VIP");
+            }
+        }
+    }
+}
+
+/// Gives sticky sessions a duration, and removes the settings of sessions that are not sticky.
+fn default_affinity(spec: &mut Map<String, Value>) {
+    const SECONDS: u32 = 3 * 60 * 60;
+    match spec.get("sessionAffinity").and_then(Value::as_str) {
+        Some("None") => _ = spec.remove("sessionAffinityConfig"),
+        Some("ClientIP") => {
+            let config = spec.entry("sessionAffinityConfig").or_insert(Value::Null);
+            let seconds = config.pointer("/clientIP/timeoutSeconds");
+            if seconds.is_none_or(Value::is_null) {
+                *config = json!({"clientIP": {"timeoutSeconds": SECONDS}});
+            }
+        }
+        _ => {}
     }
 }
 

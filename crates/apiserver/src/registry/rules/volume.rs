@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::{child, entries, immutable, items, set_default, set_default_text, text};
+use super::{child, defaults, entries, immutable, items, set_default_text, text};
 use crate::names;
 use crate::quantity::Quantity;
 use crate::registry::meta::{self, rfc3339};
@@ -53,11 +53,7 @@ const SOURCES: &[&str] = &[
 
 pub(in crate::registry) fn default_volume(volume: &mut Value) {
     if let Some(spec) = child(volume, "spec") {
-        set_default_text(spec, "persistentVolumeReclaimPolicy", "Retain");
-        set_default_text(spec, "volumeMode", "Filesystem");
-        if let Some(path) = spec.get_mut("hostPath").and_then(Value::as_object_mut) {
-            set_default(path, "type", json!(""));
-        }
+        defaults::fill(&defaults::VOLUME_SPEC, spec);
     }
     if let Some(status) = child(volume, "status") {
         set_default_text(status, "phase", "Pending");
@@ -96,7 +92,7 @@ pub(in crate::registry) fn default_claim(claim: &mut Value) {
 /// Applies the defaults that a client implies by omitting a field.
 pub(in crate::registry) fn default_meant(claim: &mut Value) {
     if let Some(spec) = child(claim, "spec") {
-        set_default_text(spec, "volumeMode", "Filesystem");
+        defaults::fill(&defaults::CLAIM_SPEC, spec);
     }
     if let Some(status) = child(claim, "status") {
         set_default_text(status, "phase", "Pending");
