@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::more_bodies::MORE_KINDS;
+use super::pods;
 use crate::nemesis::seed::Seeded;
 
 /// A kind.
@@ -177,7 +178,7 @@ const OF_A_NAMESPACE: &[Kind] = &[
     Kind {
         resource: "pods",
         kind: "Pod",
-        good: |seeded| json!({"spec": {"containers": [{"name": "c", "image": word(seeded)}]}}),
+        good: |seeded| json!({"spec": pods::spec(seeded)}),
         bad: &[
             ("/spec/containers", "[]"),
             ("/spec/containers/0/name", r#""Bad Name""#),
@@ -319,8 +320,9 @@ const OF_A_NAMESPACE: &[Kind] = &[
 
 /// Returns a pod template with one label and this restart policy.
 fn template(seeded: &mut Seeded, restart: &str) -> Value {
-    json!({"metadata": {"labels": {"app": "a"}}, "spec": {"restartPolicy": restart,
-        "containers": [{"name": "c", "image": word(seeded)}]}})
+    let mut spec = pods::spec(seeded);
+    spec["restartPolicy"] = json!(restart);
+    json!({"metadata": {"labels": {"app": "a"}}, "spec": spec})
 }
 
 /// Returns an object with the structure that most workload kinds have.

@@ -9,6 +9,7 @@ mod definitions;
 mod mask;
 mod more_bodies;
 mod op;
+mod pods;
 
 use std::fmt;
 
