@@ -6,7 +6,7 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 
-use crate::status::Failure;
+use crate::status::{Failure, status_text};
 
 /// The body of every response. Its own bytes never fail; a wrapper may add errors.
 pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
@@ -45,7 +45,7 @@ pub(crate) fn text(code: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
 #[must_use]
 pub fn failure(failure: &Failure) -> Response<Body> {
     let code = StatusCode::from_u16(failure.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = json(code, failure.to_value().to_string() + "\n");
+    let mut response = json(code, status_text(&failure.to_value()));
     let seconds = failure
         .details
         .as_ref()

@@ -52,6 +52,24 @@ pub struct Cause {
     pub field: String,
 }
 
+/// Returns the text of a `Status` object, with its members in the order of the real server.
+pub(crate) fn status_text(status: &Value) -> String {
+    const TOP: &[&str] = &[
+        "kind",
+        "apiVersion",
+        "metadata",
+        "status",
+        "message",
+        "reason",
+        "details",
+        "code",
+    ];
+    const INNER: &[&str] = &[
+        "name", "group", "kind", "uid", "causes", "reason", "message",
+    ];
+    crate::json::ordered(status, TOP, INNER) + "\n"
+}
+
 /// Returns the name of a resource for messages: `leases.coordination.k8s.io`, `configmaps`.
 #[must_use]
 pub fn qualified(name: &str, group: &str) -> String {

@@ -33,6 +33,13 @@ pub enum Problem {
     Unknown(String),
     /// The field occurs more than once.
     Duplicate(String),
+    /// The key of a YAML mapping occurs more than once.
+    Repeated {
+        /// Line of the repetition, from 1.
+        line: u64,
+        /// The key, or empty if it is not a scalar.
+        key: String,
+    },
 }
 
 impl fmt::Display for Problem {
@@ -40,6 +47,9 @@ impl fmt::Display for Problem {
         match self {
             Self::Unknown(path) => write!(f, "unknown field {path:?}"),
             Self::Duplicate(path) => write!(f, "duplicate field {path:?}"),
+            Self::Repeated { line, key } => {
+                write!(f, "line {line}: key {key:?} already set in map")
+            }
         }
     }
 }
@@ -83,7 +93,11 @@ pub fn unknown_fields(message: &'static Message, value: &Value) -> Vec<Problem> 
 
 /// Returns the text of the 400 response under strict validation.
 pub fn strict_error(problems: &[Problem]) -> String {
-    let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    let text = |problem: &Problem| match problem {
+        Problem::Repeated { .. } => format!("yaml: unmarshal errors:\n  {problem}"),
+        problem => problem.to_string(),
+    };
+    let texts: Vec<_> = problems.iter().map(text).collect();
     format!("strict decoding error: {}", texts.join(", "))
 }
 

@@ -23,13 +23,22 @@ pub(super) enum Form {
 
 /// Returns the form of the first clause of `Accept` that this server supports. Responses are JSON.
 pub(super) fn negotiate(headers: &HeaderMap) -> Result<Form, Failure> {
+    select(headers, |_| true)
+}
+
+/// Like [`negotiate`], for a response that has no Table form.
+pub(super) fn negotiate_object(headers: &HeaderMap) -> Result<Form, Failure> {
+    select(headers, |form| !matches!(form, Form::Table(_)))
+}
+
+fn select(headers: &HeaderMap, allowed: fn(Form) -> bool) -> Result<Form, Failure> {
     let (mut any, mut transformed) = (false, false);
     for value in headers.get_all(ACCEPT) {
         let Ok(text) = value.to_str() else { continue };
         for clause in text.split(',') {
             any |= !clause.trim().is_empty();
             transformed |= clause.contains(";as=");
-            if let Some(form) = acceptable(clause) {
+            if let Some(form) = acceptable(clause).filter(|form| allowed(*form)) {
                 return Ok(form);
             }
         }
@@ -118,5 +127,12 @@ mod tests {
             assert_eq!(form(accept), want, "{accept}");
         }
         assert_eq!(negotiate(&HeaderMap::new()).ok(), Some(Form::Full));
+        let mut headers = HeaderMap::new();
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        headers.insert(ACCEPT, table.parse().expect("header"));
+        assert_eq!(negotiate_object(&headers).unwrap_err().code, 406);
+        let either = format!("{table},application/json");
+        headers.insert(ACCEPT, either.parse().expect("header"));
+        assert_eq!(negotiate_object(&headers).ok(), Some(Form::Full));
     }
 }

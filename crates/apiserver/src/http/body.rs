@@ -7,6 +7,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
 
 use super::options::FieldValidation;
+use super::yaml;
 use crate::fairness::TooLarge;
 use crate::limits::MAX_BODY;
 use crate::registry::rules::text;
@@ -114,15 +115,13 @@ fn decode_custom(
              application/json, application/yaml",
         ));
     }
-    let free = FieldValidation::Ignore;
     let (mut value, mut problems) = match media {
         Media::Json => strict::decode(None, bytes)
             .map(|decoded| (decoded.value, decoded.problems))
             .map_err(|error| Failure::bad_request(format!("couldn't get version/kind; {error}")))?,
-        _ => (
-            decode_as((group, version, kind), media, bytes, free)?.value,
-            Vec::new(),
-        ),
+        _ => yaml::parse(bytes)
+            .map(|(value, problem)| (value, problem.into_iter().collect()))
+            .map_err(|error| Failure::bad_request(format!("couldn't get version/kind; {error}")))?,
     };
     let Some(map) = value.as_object_mut() else {
         return Err(Failure::bad_request("the body is not an object"));
@@ -177,12 +176,10 @@ pub(super) fn decode_as(
             (decoded.value, decoded.problems)
         }
         Media::Yaml => {
-            let text = std::str::from_utf8(bytes).map_err(|error| unrecognized(&error))?;
-            let value: Value =
-                serde_saphyr::from_str(text).map_err(|error| unrecognized(&error))?;
-            let problems =
-                message.map_or_else(Vec::new, |message| strict::unknown_fields(message, &value));
-            (value, problems)
+            let (value, repeated) = yaml::parse(bytes).map_err(|error| unrecognized(&error))?;
+            let unknown = message.map(|message| strict::unknown_fields(message, &value));
+            let problems = repeated.into_iter().chain(unknown.into_iter().flatten());
+            (value, problems.collect())
         }
         Media::Protobuf => {
             let object =

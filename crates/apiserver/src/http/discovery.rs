@@ -22,6 +22,46 @@ const VERBS: &[&str] = &[
     "watch",
 ];
 
+/// The members of discovery documents in the order of the real server: of the document itself, and below it.
+const TOP: &[&str] = &[
+    "kind",
+    "apiVersion",
+    "metadata",
+    "name",
+    "groupVersion",
+    "versions",
+    "preferredVersion",
+];
+const INNER: &[&str] = &[
+    "metadata",
+    "name",
+    "singularName",
+    "namespaced",
+    "groupVersion",
+    "group",
+    "version",
+    "kind",
+    "resource",
+    "subresource",
+    "responseKind",
+    "scope",
+    "singularResource",
+    "verbs",
+    "shortNames",
+    "categories",
+    "storageVersionHash",
+    "subresources",
+    "resources",
+    "freshness",
+    "versions",
+    "preferredVersion",
+];
+
+/// Returns the text of a discovery document.
+fn text(document: &Value) -> String {
+    crate::json::ordered(document, TOP, INNER) + "\n"
+}
+
 /// Answers `/api`, `/apis` and the paths of groups and versions below them; `None` for other paths.
 pub(super) fn answer<'k>(
     path: &str,
@@ -51,7 +91,7 @@ pub(super) fn answer<'k>(
         _ => return None,
     };
     let accepted = negotiate(headers);
-    Some(accepted.map(|_| respond::json(StatusCode::OK, document.to_string() + "\n")))
+    Some(accepted.map(|_| respond::json(StatusCode::OK, text(&document))))
 }
 
 fn root(kinds: &[&Kind], headers: &HeaderMap, core: bool) -> Result<Response<Body>, Failure> {
@@ -82,7 +122,7 @@ fn root(kinds: &[&Kind], headers: &HeaderMap, core: bool) -> Result<Response<Bod
             (list, respond::JSON)
         }
     };
-    let text = document.to_string() + "\n";
+    let text = text(&document);
     let tag = format!("\"{}\"", hash(&text));
     let known = headers
         .get(IF_NONE_MATCH)
@@ -156,7 +196,8 @@ fn resource_list(kinds: &[&Kind], group: &str, version: &str) -> Option<Value> {
             entry.insert("categories".into(), json!(kind.categories()));
         }
         if kind.review.is_none() {
-            let hash = hash(&format!("{}/{}", kind.storage(), kind.kind()));
+            let (group, version) = kind.stored_version();
+            let hash = hash(&format!("{group}/{version}/{}", kind.kind()));
             entry.insert("storageVersionHash".into(), json!(hash));
         }
         resources.push(Value::Object(entry));

@@ -19,8 +19,10 @@ mod render;
 mod resource;
 mod reviews;
 mod scale;
+mod timeout;
 mod version;
 mod watch;
+mod yaml;
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -134,9 +136,14 @@ impl Api {
         let info = parts.extensions.remove::<RequestInfo>().unwrap_or_else(|| {
             RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query())
         });
-        let response = match &info.route {
-            Route::Resource(path) => self.resource(&parts, info.verb, path, body, user).await,
-            Route::Other(path) => self.other(&parts, path),
+        let checked = match info.is_long_running() {
+            true => Ok(()),
+            false => timeout::check(parts.uri.query()),
+        };
+        let response = match (checked, &info.route) {
+            (Err(failure), _) => respond::failure(&failure),
+            (_, Route::Resource(path)) => self.resource(&parts, info.verb, path, body, user).await,
+            (_, Route::Other(path)) => self.other(&parts, path),
         };
         self.metrics
             .observe(&info, response.status().as_u16(), started.elapsed());

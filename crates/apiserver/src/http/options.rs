@@ -136,55 +136,53 @@ impl ListOptions {
         let initial_events = query.tristate("sendInitialEvents");
         let revision_match = query.text("resourceVersionMatch");
         let token = query.text("continue");
-        let refuse = |field: &str, why: &str| {
-            Err(Failure::invalid_options(
-                "ListOptions",
-                Cause::forbidden(field, why),
-            ))
-        };
         let wanted = match revision_match {
-            None => None,
             Some("Exact") => Some(Match::Exact),
             Some("NotOlderThan") => Some(Match::NotOlderThan),
-            Some(other) => {
-                let known = ["Exact", "NotOlderThan", ""];
-                let cause = Cause::unsupported("resourceVersionMatch", &json!(other), &known);
-                return Err(Failure::invalid_options("ListOptions", cause));
-            }
+            _ => None,
         };
+        let mut causes = Vec::new();
+        let mut refuse = |field: &str, why: &str| causes.push(Cause::forbidden(field, why));
+        const MATCH: &str = "resourceVersionMatch";
+        if revision_match.is_some() && token.is_some() {
+            let why = "resourceVersionMatch is forbidden when continue is provided";
+            refuse(MATCH, why);
+        }
         if watch {
-            match (initial_events, wanted) {
-                (None, Some(_)) => {
-                    let why = "resourceVersionMatch is forbidden for watch unless \
-                               sendInitialEvents is provided";
-                    return refuse("resourceVersionMatch", why);
-                }
-                (Some(_), None | Some(Match::Exact)) => {
-                    let why = "sendInitialEvents requires setting resourceVersionMatch to \
-                               NotOlderThan";
-                    return refuse("resourceVersionMatch", why);
-                }
-                _ => {}
+            if initial_events.is_some() && wanted != Some(Match::NotOlderThan) {
+                let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+                refuse(MATCH, why);
+            }
+            if initial_events.is_none() && revision_match.is_some() {
+                let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is \
+                           provided";
+                refuse(MATCH, why);
             }
         } else {
             if initial_events.is_some() {
-                return refuse(
+                refuse(
                     "sendInitialEvents",
                     "sendInitialEvents is forbidden for list",
                 );
             }
-            if wanted.is_some() && version.is_none() {
+            if revision_match.is_some() && version.is_none() {
                 let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
-                return refuse("resourceVersionMatch", why);
-            }
-            if wanted.is_some() && token.is_some() {
-                let why = "resourceVersionMatch is forbidden when continue is provided";
-                return refuse("resourceVersionMatch", why);
+                refuse(MATCH, why);
             }
             if wanted == Some(Match::Exact) && version == Some("0") {
                 let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
-                return refuse("resourceVersionMatch", why);
+                refuse(MATCH, why);
             }
+        }
+        let known: &[&str] = match watch {
+            true => &["NotOlderThan"],
+            false => &["Exact", "NotOlderThan", ""],
+        };
+        if let Some(other) = revision_match.filter(|other| !known.contains(other)) {
+            causes.push(Cause::unsupported(MATCH, &json!(other), known));
+        }
+        if !causes.is_empty() {
+            return Err(Failure::invalid(("meta.k8s.io", "ListOptions"), "", causes));
         }
         if token.is_some() && version.is_some_and(|version| version != "0") {
             return Err(Failure::bad_request(

@@ -9,11 +9,12 @@ use super::Body;
 use super::body;
 use super::options::{self, FieldValidation};
 use super::resource::{Call, check_name};
+use super::yaml;
 use crate::patch;
 use crate::registry::{Configuration, Source, Target, WriteOptions};
 use crate::schema::{self, Message};
 use crate::status::{Cause, Failure};
-use crate::strict;
+use crate::strict::{self, Problem};
 
 /// Media types of patches, without `application/`.
 const KINDS: &[&str] = &[
@@ -121,11 +122,18 @@ impl Call<'_> {
         };
         let strict = validation == FieldValidation::Strict;
         if let Some(problem) = problem.as_ref().filter(|_| strict) {
-            let message = format!("error strict decoding YAML: {problem}");
+            let start = match problem {
+                Problem::Repeated { .. } => {
+                    "error converting YAML to JSON: yaml: unmarshal errors:\n  "
+                }
+                _ => "",
+            };
+            let message = format!("error strict decoding YAML: {start}{problem}");
             return Err(Failure::bad_request(message));
         }
         let warned = problem.filter(|_| validation == FieldValidation::Warn);
-        self.warnings.extend(warned);
+        self.warnings
+            .extend(warned.map(|problem| problem.to_string()));
         self.store(Source::Apply(configuration), options).await
     }
 }
@@ -137,19 +145,12 @@ pub(super) fn take_member(object: &mut Value, name: &str) -> String {
 }
 
 /// Parses a configuration in JSON or YAML. Also returns the first strict decoding error, if there is one.
-pub(super) fn configuration(bytes: &[u8]) -> Result<(Value, Option<String>), Failure> {
+pub(super) fn configuration(bytes: &[u8]) -> Result<(Value, Option<Problem>), Failure> {
     let bad =
         |why: &dyn std::fmt::Display| Failure::bad_request(format!("error decoding YAML: {why}"));
     let (value, problem) = match strict::decode(None, bytes) {
-        Ok(decoded) => {
-            let problem = decoded.problems.first().map(ToString::to_string);
-            (decoded.value, problem)
-        }
-        Err(_) => {
-            let text = std::str::from_utf8(bytes).map_err(|error| bad(&error))?;
-            let value: Value = serde_saphyr::from_str(text).map_err(|error| bad(&error))?;
-            (value, None)
-        }
+        Ok(decoded) => (decoded.value, decoded.problems.into_iter().next()),
+        Err(_) => yaml::parse(bytes).map_err(|error| bad(&error))?,
     };
     if value.is_object() {
         Ok((value, problem))
@@ -250,7 +251,7 @@ pub(super) fn finish(
         (Some(custom), _) => {
             let found = custom.schema.canonical(object);
             let (value, unknown) = found.map_err(|error| unfit(&error.to_string()))?;
-            let unknown = unknown.into_iter().map(strict::Problem::Unknown);
+            let unknown = unknown.into_iter().map(Problem::Unknown);
             (value, unknown.collect())
         }
         (None, Some(message)) => {

@@ -193,12 +193,7 @@ impl View {
                 let value = self.filled(stored)?;
                 let revision = value.pointer("/metadata/resourceVersion").cloned();
                 let metadata = json!({"resourceVersion": revision.unwrap_or_else(|| json!(""))});
-                // A bookmark has no row, because it has no object.
-                let rows = if kind == "BOOKMARK" {
-                    Vec::new()
-                } else {
-                    vec![self.row(&value)?]
-                };
+                let rows = vec![self.row(&value)?];
                 let table = self.table(version, &metadata, first, &rows);
                 Some(table.to_string().into())
             }
@@ -267,7 +262,13 @@ impl View {
         let others = others.chain(own.map(|column| column.cell(value, now)));
         let name = (!self.has_name_column()).then_some(name);
         let cells: Vec<Value> = name.into_iter().chain(others).collect();
-        let object = match self.include {
+        // The bookmark at the end of the initial events is recognised by its annotation.
+        let ends = value.pointer("/metadata/annotations/k8s.io~1initial-events-end");
+        let include = match self.include {
+            Include::None if ends.is_some() => Include::Metadata,
+            include => include,
+        };
+        let object = match include {
             Include::None => Value::Null,
             Include::Metadata => {
                 let mut part = partial(value);

@@ -19,7 +19,7 @@ use crate::fairness::{HEAVY, Resource, Tenant};
 use crate::registry::{self, DeleteOptions, Deleted, Kind, Registry, Source, Subresource, Target};
 use crate::request::{Query, ResourcePath, Verb};
 use crate::schema;
-use crate::status::Failure;
+use crate::status::{Failure, status_text};
 
 /// One resource request.
 pub(super) struct Call<'a> {
@@ -408,7 +408,7 @@ impl Call<'_> {
                 };
                 let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
                     "status": "Success", "details": details.to_value()});
-                Ok(respond::json(StatusCode::OK, status.to_string() + "\n"))
+                Ok(respond::json(StatusCode::OK, status_text(&status)))
             }
             Deleted::Gone(stored) => self.answer(StatusCode::OK, &stored),
             // The real server returns 202 only if the client sent the deprecated `orphanDependents`.

@@ -5,6 +5,7 @@ use http::{Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::accept::negotiate_object;
 use super::body;
 use super::options::{self, FieldValidation};
 use super::resource::Call;
@@ -260,6 +261,7 @@ impl Call<'_> {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         self.form()?;
+        negotiate_object(&self.parts.headers)?;
         let media = body::media(&self.parts.headers)?;
         let bytes: Bytes = body::read(body, &self.parts.headers).await?;
         let decoded = body::decode_as(gvk, media, &bytes, FieldValidation::Warn)?;

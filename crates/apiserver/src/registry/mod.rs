@@ -235,8 +235,8 @@ pub(crate) fn find(group: &str, plural: &str) -> Option<&'static Kind> {
     TABLE.by_resource.get(&(group, plural)).copied()
 }
 
-/// Returns the groups with their versions in the order of discovery: core first, then by first appearance in the table.
-/// Versions are sorted by preference.
+/// Returns the groups with their versions in the order of discovery: by priority, then by name. Versions are sorted by
+/// preference.
 pub(crate) fn groups<'a>(kinds: &[&'a Kind]) -> Vec<(&'a str, Vec<&'a str>)> {
     let mut out: Vec<(&str, Vec<&str>)> = Vec::new();
     for kind in kinds {
@@ -253,7 +253,40 @@ pub(crate) fn groups<'a>(kinds: &[&'a Kind]) -> Vec<(&'a str, Vec<&'a str>)> {
             }
         }
     }
+    out.sort_by_key(|(group, _)| (std::cmp::Reverse(priority(group)), *group));
     out
+}
+
+/// Returns the priority of a group in discovery, as in the real server.
+fn priority(group: &str) -> u16 {
+    const CUSTOM: u16 = 1_000;
+    let known = [
+        ("apiregistration.k8s.io", 20_000),
+        ("", 18_000),
+        ("apps", 17_800),
+        ("events.k8s.io", 17_750),
+        ("authentication.k8s.io", 17_700),
+        ("authorization.k8s.io", 17_600),
+        ("autoscaling", 17_500),
+        ("batch", 17_400),
+        ("certificates.k8s.io", 17_300),
+        ("networking.k8s.io", 17_200),
+        ("policy", 17_100),
+        ("rbac.authorization.k8s.io", 17_000),
+        ("storage.k8s.io", 16_800),
+        ("admissionregistration.k8s.io", 16_700),
+        ("apiextensions.k8s.io", 16_700),
+        ("scheduling.k8s.io", 16_600),
+        ("coordination.k8s.io", 16_500),
+        ("node.k8s.io", 16_300),
+        ("discovery.k8s.io", 16_200),
+        ("resource.k8s.io", 16_200),
+        ("flowcontrol.apiserver.k8s.io", 16_100),
+        ("internal.apiserver.k8s.io", 16_000),
+        ("storagemigration.k8s.io", 15_800),
+    ];
+    let found = known.into_iter().find(|(name, _)| *name == group);
+    found.map_or(CUSTOM, |(_, priority)| priority)
 }
 
 #[cfg(test)]
@@ -283,6 +316,11 @@ mod tests {
     fn groups_begin_with_the_core_group() {
         let groups = groups(all());
         assert_eq!(groups[0], ("", vec!["v1"]));
+        assert_eq!(groups[1], ("apps", vec!["v1"]));
+        let built_in = groups
+            .iter()
+            .all(|(group, _)| priority(group) > priority("t.example"));
+        assert!(built_in, "{groups:?}");
         let coordination = groups.iter().find(|(g, _)| *g == "coordination.k8s.io");
         assert_eq!(
             coordination.expect("there").1,

@@ -37,6 +37,7 @@ mod connection;
 mod connections;
 mod faults;
 mod handle;
+mod indent;
 mod instance;
 #[cfg(feature = "etcd")]
 mod keys;

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::backup::{self, Saver};
 use super::body::until;
 use super::faults::{Action, Faults, injected};
+use super::indent;
 use super::watch_access::WatchAccess;
 use crate::audit::{Audit, Trail};
 use crate::auth::{Auth, Mode, User};
@@ -125,10 +126,15 @@ impl Pipeline {
             let end = async move { _ = ending.wait_for(|ending| *ending).await };
             return Ok(answer.map(|body| until(body, end)));
         }
+        let indents = indent::is_wanted(&request);
         let mut trail = Trail::begin(self.audit.as_ref(), peer.address(), &request);
         let request = request.map(|body| trail.tee(body));
         let response = self.handle(peer, request, &mut trail).await?;
-        Ok(trail.finish(response))
+        let response = trail.finish(response);
+        Ok(match indents {
+            true => indent::indented(response),
+            false => response,
+        })
     }
 
     /// Handles one request that is not for a public route.

@@ -26,6 +26,7 @@ mod lifecycle;
 mod lists;
 mod malformed;
 mod purge;
+mod responses;
 mod revoked;
 mod security;
 mod watches;

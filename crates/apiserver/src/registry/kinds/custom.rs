@@ -21,6 +21,8 @@ pub(crate) struct CustomKind {
     pub(super) short: Vec<String>,
     pub(super) categories: Vec<String>,
     pub(super) storage: Arc<str>,
+    /// Name of the version that is marked as stored.
+    pub(super) stored: String,
     pub(super) versions: Vec<Version>,
     /// Digest of the spec that the kind was compiled from.
     pub(super) spec: Digest,
@@ -88,6 +90,10 @@ pub(crate) fn compile(
         short: names("shortNames"),
         categories: names("categories"),
         storage: storage.into(),
+        stored: items(spec, "/versions")
+            .iter()
+            .find(|version| version["storage"] == true)
+            .map_or_else(String::new, |version| text(version, "/name").to_owned()),
         versions: versions
             .iter()
             .map(|version| served(spec, version))

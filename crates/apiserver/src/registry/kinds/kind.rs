@@ -162,6 +162,18 @@ impl Kind {
         }
     }
 
+    /// Group and version of the stored form.
+    pub(crate) fn stored_version(&self) -> (&str, &str) {
+        match &self.custom {
+            Some(own) => (&own.group, &own.stored),
+            None => {
+                let (group, _) = self.storage.split_once('/').unwrap_or_default();
+                let version = self.versions.first().map_or("", |version| version.name);
+                (group, version)
+            }
+        }
+    }
+
     /// Storage name, `group/plural`.
     pub(crate) fn storage(&self) -> &str {
         self.custom
