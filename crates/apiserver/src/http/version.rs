@@ -30,6 +30,35 @@ pub(super) fn document() -> Value {
     })
 }
 
+/// Checks of kube-apiserver that always pass here, because the server answers only after its parts have started.
+const STARTED: &[&str] = &[
+    "poststarthook/start-apiserver-admission-initializer",
+    "poststarthook/generic-apiserver-start-informers",
+    "poststarthook/start-apiextensions-informers",
+    "poststarthook/start-apiextensions-controllers",
+    "poststarthook/crd-informer-synced",
+    "poststarthook/start-system-namespaces-controller",
+    "poststarthook/start-cluster-authentication-info-controller",
+    "poststarthook/start-legacy-token-tracking-controller",
+    "poststarthook/start-service-ip-repair-controllers",
+    "poststarthook/rbac/bootstrap-roles",
+    "poststarthook/scheduling/bootstrap-system-priority-classes",
+    "poststarthook/priority-and-fairness-config-producer",
+    "poststarthook/priority-and-fairness-config-consumer",
+    "poststarthook/priority-and-fairness-filter",
+    "poststarthook/storage-object-count-tracker-hook",
+    "poststarthook/bootstrap-controller",
+    "poststarthook/start-kube-aggregator-informers",
+    "poststarthook/apiservice-registration-controller",
+    "poststarthook/apiservice-status-local-available-controller",
+    "poststarthook/apiservice-status-remote-available-controller",
+    "poststarthook/apiservice-discovery-controller",
+    "poststarthook/kube-apiserver-autoregistration",
+    "autoregister-completion",
+    "poststarthook/apiservice-openapi-controller",
+    "poststarthook/apiservice-openapiv3-controller",
+];
+
 /// Answers `/healthz`, `/livez`, `/readyz` and single checks below them.
 ///
 /// The additional checks belong to `/readyz` only. They state whether clients should wait, not whether the server
@@ -46,8 +75,13 @@ pub(super) fn health(
         .filter(|name| matches!(*name, "healthz" | "livez" | "readyz"))?;
     // A server that rejects writes is alive, because a restart would not free its disk.
     let failure = store.failure().filter(|_| name != "livez");
-    let mut checks = vec![("ping", None), ("store", failure)];
+    let mut checks = vec![("ping", None), ("log", None), ("etcd", failure.clone())];
     if name == "readyz" {
+        checks.extend([("etcd-readiness", failure), ("informer-sync", None)]);
+    }
+    checks.extend(STARTED.iter().map(|check| (*check, None)));
+    if name == "readyz" {
+        checks.push(("shutdown", None));
         let further = further.iter();
         checks.extend(further.map(|(name, check)| (name.as_str(), check().err())));
     }

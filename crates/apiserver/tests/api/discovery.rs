@@ -101,7 +101,24 @@ async fn version_health_and_openapi_paths_respond() {
     );
     let verbose = server.call("GET", "/readyz?verbose", None).await;
     let text = String::from_utf8_lossy(&verbose.bytes);
-    assert_eq!(text, "[+]ping ok\n[+]store ok\nreadyz check passed\n");
+    assert!(
+        text.starts_with("[+]ping ok\n[+]log ok\n[+]etcd ok\n"),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("\n[+]shutdown ok\nreadyz check passed\n"),
+        "{text}"
+    );
+    for check in [
+        "[+]informer-sync ok",
+        "[+]poststarthook/bootstrap-controller ok",
+    ] {
+        assert!(text.lines().any(|line| line == check), "{check}: {text}");
+    }
+    let one = server
+        .call("GET", "/livez/poststarthook/rbac/bootstrap-roles", None)
+        .await;
+    assert_eq!((one.status, one.bytes.as_ref()), (200, b"ok".as_slice()));
     let accept = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
     let v2 = server
         .send("GET", "/openapi/v2", &[("accept", accept)], Vec::new())

@@ -35,7 +35,7 @@ async fn read(server: &TestServer, name: &str) -> u16 {
 async fn health(server: &TestServer, path: &str) -> (u16, String) {
     let answer = get(server.url(), path, "").await;
     let text = answer.body.as_str().unwrap_or_default();
-    let store = text.lines().find(|line| line.contains("store"));
+    let store = text.lines().find(|line| line.contains("]etcd "));
     (answer.code.as_u16(), store.unwrap_or_default().to_owned())
 }
 
