@@ -333,7 +333,7 @@ impl Call<'_> {
             .registry
             .create(&self.target, object, self.user, &options)
             .await?;
-        self.warn_about_finalizers(None, &stored);
+        self.warn(None, &stored);
         self.answer(StatusCode::CREATED, &stored)
     }
 
@@ -355,15 +355,17 @@ impl Call<'_> {
         source: Source<'_>,
         options: &registry::WriteOptions,
     ) -> Result<Response<Body>, Failure> {
-        let is_custom = self.target.version.custom.is_some();
         let store = &self.api.registry.store;
-        let old = is_custom.then(|| store.get(&self.target.key())).flatten();
+        let old = match self.warns() {
+            true => store.get(&self.target.key()),
+            false => None,
+        };
         let (stored, created) = self
             .api
             .registry
             .update(&self.target, self.subresource, source, self.user, options)
             .await?;
-        self.warn_about_finalizers(old.as_ref().map(|old| &old.json), &stored);
+        self.warn(old.as_ref().map(|old| &old.json), &stored);
         let code = if created {
             StatusCode::CREATED
         } else {
@@ -372,19 +374,38 @@ impl Call<'_> {
         self.answer(code, &stored)
     }
 
-    /// Adds the warnings about finalizers that the write of a custom resource added.
-    fn warn_about_finalizers(&mut self, old: Option<&Bytes>, new: &Bytes) {
+    /// Whether a write of this kind can cause warnings about the object.
+    fn warns(&self) -> bool {
+        let Target { kind, version, .. } = self.target;
+        self.subresource.is_none() && (kind.warn.is_some() || version.custom.is_some())
+    }
+
+    /// Adds the warnings about a written object.
+    fn warn(&mut self, old: Option<&Bytes>, new: &Bytes) {
+        if !self.warns() {
+            return;
+        }
+        let parse = |bytes: &Bytes| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
+        if let Some(warn) = self.target.kind.warn {
+            let new = parse(new);
+            let generation = |object: &Value| object.pointer("/metadata/generation").cloned();
+            let is_pod = self.target.kind.kind() == "Pod";
+            // The real server warns about a template again only if the spec has changed.
+            let changed = old.is_none_or(|old| generation(&parse(old)) != generation(&new));
+            if changed || is_pod {
+                self.warnings.extend(warn(&new));
+            }
+            return;
+        }
         let has_finalizers = |bytes: &Bytes| {
             const MEMBER: &[u8] = b"\"finalizers\"";
             bytes.windows(MEMBER.len()).any(|part| part == MEMBER)
         };
-        if self.target.version.custom.is_none() || !has_finalizers(new) {
-            return;
+        if has_finalizers(new) {
+            let old = old.map(parse);
+            let warnings = registry::meta::warn_about_finalizers(old.as_ref(), &parse(new));
+            self.warnings.extend(warnings);
         }
-        let parse = |bytes: &Bytes| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
-        let old = old.map(parse);
-        let warnings = registry::meta::warn_about_finalizers(old.as_ref(), &parse(new));
-        self.warnings.extend(warnings);
     }
 
     async fn delete<B>(&mut self, body: B) -> Result<Response<Body>, Failure>

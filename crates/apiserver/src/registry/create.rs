@@ -55,6 +55,7 @@ impl Registry {
         owners::default(target, &mut object);
         let owners = owners::updated(target, None, None, &object, sent.as_ref(), options);
         let owners = owners.into_list(None);
+        set_namespace(target, &mut object);
         (target.kind.admit)(self, &mut object);
         let generated = meta::generate_name(&mut object);
         for attempt in 1.. {
@@ -104,6 +105,7 @@ impl Registry {
         self.check_permission(target, user, Verb::Create)?;
         let place = self.check_place(target, target.name)?;
         self.check_grant(target, user, None, &object)?;
+        set_namespace(target, &mut object);
         (target.kind.admit)(self, &mut object);
         let sent = object.pointer("/metadata/resourceVersion").cloned();
         prepare(target, &mut object)?;
@@ -212,6 +214,13 @@ fn check_namespace(target: &Target<'_>, object: &Value) -> Result<(), Failure> {
         Err(Failure::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ))
+    }
+}
+
+/// Sets the namespace of the path, which the body may omit.
+fn set_namespace(target: &Target<'_>, object: &mut Value) {
+    if target.kind.namespaced {
+        meta::metadata(object).insert("namespace".into(), target.namespace.into());
     }
 }
 

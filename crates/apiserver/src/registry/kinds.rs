@@ -9,7 +9,7 @@ mod workloads;
 use std::sync::LazyLock;
 
 use super::rules::{self, events};
-use super::{Conversion, Field, Generation, NameRule, Review, Subresource, columns};
+use super::{Conversion, Field, Generation, NameRule, Review, Subresource, accounts, columns};
 use crate::crd::definition;
 pub(super) use custom::compile;
 pub(crate) use custom::{CustomVersion, Scale};
@@ -57,6 +57,7 @@ pub(super) const BASE: Kind = Kind {
     check_update: rules::no_change_to_refuse,
     change_status: rules::no_change_to_make,
     validate_status: rules::nothing_to_check,
+    warn: None,
     is_expired: None,
     custom: None,
 };
@@ -170,6 +171,8 @@ static GENERAL: &[Kind] = &[
         columns: columns::POD,
         default: rules::pod::default_pod,
         default_intended: Some(rules::pod::default_intended),
+        admit: accounts::admit,
+        warn: Some(rules::warnings::of_pod),
         prepare: rules::pod::prepare_pod,
         validate: rules::pod::validate_pod,
         validate_update: rules::pod::validate_pod_update,

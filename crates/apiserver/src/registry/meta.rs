@@ -78,12 +78,15 @@ pub(crate) fn generate_name(object: &mut Value) -> bool {
         .char_indices()
         .map(|(at, _)| at)
         .find(|at| *at >= GENERATED_PREFIX);
-    let mut name = prefix[..cut.unwrap_or(prefix.len())].to_owned();
-    for _ in 0..5 {
-        name.push(char::from(ALPHABET[rand::random_range(0..ALPHABET.len())]));
-    }
+    let name = prefix[..cut.unwrap_or(prefix.len())].to_owned() + &random_suffix();
     metadata.insert("name".into(), json!(name));
     true
+}
+
+/// Returns the random end of a generated name.
+pub(super) fn random_suffix() -> String {
+    let random = || char::from(ALPHABET[rand::random_range(0..ALPHABET.len())]);
+    std::iter::repeat_with(random).take(5).collect()
 }
 
 /// Preserves the members that an update cannot change.

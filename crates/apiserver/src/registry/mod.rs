@@ -3,6 +3,7 @@
 //! A new kind is one entry in [`kinds`] plus, where needed, functions for defaults and validation. The verbs depend on
 //! the table alone.
 
+mod accounts;
 mod claims;
 pub(crate) mod columns;
 mod create;

@@ -25,6 +25,7 @@ mod kinds;
 mod lifecycle;
 mod lists;
 mod malformed;
+mod pods;
 mod purge;
 mod responses;
 mod revoked;

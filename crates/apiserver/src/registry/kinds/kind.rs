@@ -87,6 +87,8 @@ pub(crate) struct Kind {
     pub(crate) change_status: fn(&Value, &mut Value),
     /// Validates an object whose status was changed.
     pub(crate) validate_status: fn(&Value, &mut Vec<Cause>),
+    /// Returns the warnings about a valid object.
+    pub(crate) warn: Option<fn(&Value) -> Vec<String>>,
     /// Whether an object has expired at a given time, for kinds whose objects expire.
     pub(crate) is_expired: Option<fn(&Value, Timestamp) -> bool>,
     /// The texts of a custom kind, which replace those above.

@@ -3,7 +3,7 @@
 use super::{BASE, Kind};
 use crate::registry::claims;
 use crate::registry::columns::storage as columns;
-use crate::registry::rules::{storage, volume};
+use crate::registry::rules::{storage, volume, warnings};
 use crate::registry::{Generation, Subresource};
 
 const GROUP: &str = "storage.k8s.io";
@@ -28,6 +28,7 @@ pub(super) static KINDS: &[Kind] = &[
         subresources: &[Subresource::Status],
         columns: columns::VOLUME,
         default: volume::default_volume,
+        warn: Some(warnings::of_volume),
         prepare: volume::prepare_volume,
         change_status: volume::change_volume_status,
         validate: volume::validate_volume,

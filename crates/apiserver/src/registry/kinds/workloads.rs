@@ -3,7 +3,7 @@
 
 use super::{BASE, Kind};
 use crate::registry::columns::workloads as columns;
-use crate::registry::rules::{apps, batch, policy};
+use crate::registry::rules::{apps, batch, policy, warnings};
 use crate::registry::{Field, Generation, NameRule, Subresource};
 
 /// Settings that these kinds share.
@@ -12,6 +12,7 @@ const WORKLOAD: Kind = Kind {
     generation: Generation::Content,
     subresources: &[Subresource::Status],
     prepare: apps::clear_status,
+    warn: Some(warnings::of_workload),
     ..BASE
 };
 
@@ -107,6 +108,7 @@ pub(super) static KINDS: &[Kind] = &[
         storage: "batch/cronjobs",
         columns: columns::CRON_JOB,
         default: batch::default_cron_job,
+        warn: Some(warnings::of_cron_job),
         validate: batch::validate_cron_job,
         ..WORKLOAD
     },
@@ -139,6 +141,7 @@ pub(super) static KINDS: &[Kind] = &[
         unconditional_update: false,
         columns: columns::BUDGET,
         prepare: policy::prepare_budget,
+        warn: None,
         validate: policy::validate_budget,
         ..WORKLOAD
     },

@@ -20,6 +20,7 @@ pub(crate) mod resource;
 pub(crate) mod service;
 pub(crate) mod storage;
 pub(crate) mod volume;
+pub(crate) mod warnings;
 
 use serde_json::{Map, Value, json};
 
