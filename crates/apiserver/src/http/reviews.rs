@@ -251,7 +251,11 @@ impl Call<'_> {
         let empty = json!({});
         let wanted = eviction.get("deleteOptions").unwrap_or(&empty);
         let options = super::delete_options::parse(wanted, &self.query, &self.parts.headers)?;
-        self.api.registry.delete(&self.target, &options).await?;
+        if text(&eviction, "/metadata/name") != self.target.name {
+            let why = "name in URL does not match name in Eviction object";
+            return Err(Failure::bad_request(why));
+        }
+        self.api.registry.evict(&self.target, &options).await?;
         Ok(success(StatusCode::CREATED))
     }
 

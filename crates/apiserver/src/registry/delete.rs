@@ -58,11 +58,35 @@ impl Registry {
         options: &DeleteOptions,
     ) -> Result<Deleted, Failure> {
         let seen = self.store.revision();
-        match self.delete_now(target, options).await {
+        let done = match self.delete_now(target, options).await {
             Err(failure) if self.outdated(seen, &failure).await? => {
                 self.delete_now(target, options).await
             }
             done => done,
+        };
+        let is_service = target.kind.resource() == ("", "services");
+        if is_service && !options.write.dry_run && matches!(done, Ok(Deleted::Gone(_))) {
+            self.delete_endpoints(target).await;
+        }
+        done
+    }
+
+    /// Deletes the Endpoints of a deleted Service. As in the real server, the response does not depend on the result.
+    async fn delete_endpoints(self: &Arc<Self>, service: &Target<'_>) {
+        let Some(kind) = super::find("", "endpoints") else {
+            return;
+        };
+        let endpoints = Target {
+            kind,
+            version: &kind.versions()[0],
+            ..*service
+        };
+        match self.delete_now(&endpoints, &DeleteOptions::default()).await {
+            Err(failure) if failure.code != 404 => {
+                let (service, error) = (service.name, &failure.message);
+                tracing::warn!(service, error, "cannot delete the Endpoints of a Service");
+            }
+            _ => {}
         }
     }
 
@@ -140,7 +164,8 @@ impl Registry {
     }
 }
 
-fn check_preconditions(
+/// Checks the uid and the version that the client expects.
+pub(super) fn check_preconditions(
     target: &Target<'_>,
     options: &DeleteOptions,
     current: &Object,

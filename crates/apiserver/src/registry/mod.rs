@@ -10,6 +10,7 @@ mod create;
 mod definitions;
 mod delete;
 mod engine;
+mod eviction;
 mod expiry;
 mod kinds;
 pub(crate) mod meta;

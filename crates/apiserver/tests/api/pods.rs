@@ -1,12 +1,13 @@
-//! What the server adds to pods besides defaults.
+//! What the server adds to pods and Services besides defaults, and evictions.
 
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Server};
-use crate::create;
+use crate::{create, failure, is};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
+const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
 
 fn pod(name: &str, mut spec: Value) -> Value {
     spec["containers"] = json!([{"name": "c", "image": "i"}]);
@@ -137,5 +138,156 @@ async fn job_without_labels_carries_those_of_its_pods() {
     assert_eq!(
         made["spec"]["template"]["metadata"]["labels"],
         made["metadata"]["labels"]
+    );
+}
+
+#[tokio::test]
+async fn endpoints_are_deleted_with_their_service() {
+    let server = Server::start().await;
+    let (services, endpoints) = (
+        "/api/v1/namespaces/default/services",
+        "/api/v1/namespaces/default/endpoints",
+    );
+    for name in ["s", "other"] {
+        let service = json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80}]}});
+        create(&server, services, service).await;
+        create(&server, endpoints, json!({"metadata": {"name": name}})).await;
+    }
+    let dry = format!("{services}/s?dryRun=All");
+    assert_eq!(server.call("DELETE", &dry, None).await.status, 200);
+    assert_eq!(
+        server
+            .call("GET", &format!("{endpoints}/s"), None)
+            .await
+            .status,
+        200
+    );
+    assert_eq!(
+        server
+            .call("DELETE", &format!("{services}/s"), None)
+            .await
+            .status,
+        200
+    );
+    assert_eq!(
+        server
+            .call("GET", &format!("{endpoints}/s"), None)
+            .await
+            .status,
+        404
+    );
+    assert_eq!(
+        server
+            .call("GET", &format!("{endpoints}/other"), None)
+            .await
+            .status,
+        200
+    );
+}
+
+/// Creates a running pod on a node.
+async fn running(server: &Server, name: &str, ready: bool) {
+    create(server, PODS, pod(name, json!({"nodeName": "n"}))).await;
+    let ready = if ready { "True" } else { "False" };
+    let status =
+        json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}});
+    let path = format!("{PODS}/{name}/status");
+    assert_eq!(server.call("PATCH", &path, Some(status)).await.status, 200);
+}
+
+async fn evict(server: &Server, name: &str) -> Answer {
+    let eviction =
+        json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
+    let path = format!("{PODS}/{name}/eviction");
+    server.call("POST", &path, Some(eviction)).await
+}
+
+async fn budget_status(server: &Server, name: &str, status: Value) {
+    let path = format!("{BUDGETS}/{name}/status");
+    let set = server
+        .call("PATCH", &path, Some(json!({"status": status})))
+        .await;
+    assert_eq!(set.status, 200, "{}", set.json());
+}
+
+fn cause(answer: &Answer) -> String {
+    let cause = &answer.json()["details"]["causes"][0];
+    assert_eq!(cause["reason"], "DisruptionBudget");
+    cause["message"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn eviction_needs_a_disruption_that_its_budget_allows() {
+    let server = Server::start().await;
+    running(&server, "a", true).await;
+    let budget = |name: &str| {
+        json!({"metadata": {"name": name}, "spec": {"minAvailable": 1,
+        "selector": {"matchLabels": {"app": "a"}}}})
+    };
+    create(&server, BUDGETS, budget("b")).await;
+    let early = evict(&server, "a").await;
+    assert_eq!(failure(&early), (429, "TooManyRequests".to_owned()));
+    assert_eq!(early.headers["retry-after"], "10");
+    assert_eq!(
+        cause(&early),
+        "The disruption budget b is still being processed by the server."
+    );
+    let status = |allowed: i64| {
+        json!({"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1,
+        "desiredHealthy": 1, "expectedPods": 1})
+    };
+    budget_status(&server, "b", status(0)).await;
+    let refused = evict(&server, "a").await;
+    is(&refused, 429, "TooManyRequests");
+    assert_eq!(refused.headers.get("retry-after"), None);
+    assert_eq!(
+        cause(&refused),
+        "The disruption budget b needs 1 healthy pods and has 1 currently"
+    );
+    let stays = server.call("GET", &format!("{PODS}/a"), None).await.json();
+    assert_eq!(stays["metadata"].get("deletionTimestamp"), None);
+
+    budget_status(&server, "b", status(1)).await;
+    let dry = format!("{PODS}/a/eviction?dryRun=All");
+    let body = json!({"metadata": {"name": "a"}});
+    assert_eq!(server.call("POST", &dry, Some(body)).await.status, 201);
+    assert_eq!(evict(&server, "a").await.status, 201);
+    let spent = server
+        .call("GET", &format!("{BUDGETS}/b"), None)
+        .await
+        .json();
+    assert_eq!(spent["status"]["disruptionsAllowed"], 0);
+    assert!(spent["status"]["disruptedPods"]["a"].is_string(), "{spent}");
+    let condition = &spent["status"]["conditions"][0];
+    assert_eq!(
+        (&condition["type"], &condition["reason"]),
+        (&json!("DisruptionAllowed"), &json!("InsufficientPods"))
+    );
+    let ending = server.call("GET", &format!("{PODS}/a"), None).await.json();
+    assert!(ending["metadata"]["deletionTimestamp"].is_string());
+    let conditions = ending["status"]["conditions"].as_array().unwrap();
+    let target = conditions
+        .iter()
+        .find(|it| it["type"] == "DisruptionTarget")
+        .unwrap();
+    assert_eq!(target["reason"], "EvictionByEvictionAPI");
+
+    // A pod that is not ready disrupts nothing, and a pending one neither.
+    running(&server, "unready", false).await;
+    assert_eq!(evict(&server, "unready").await.status, 201);
+    create(&server, PODS, pod("pending", json!({}))).await;
+    assert_eq!(evict(&server, "pending").await.status, 201);
+
+    running(&server, "c", true).await;
+    create(&server, BUDGETS, budget("second")).await;
+    let both = evict(&server, "c").await;
+    let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+    assert_eq!((both.status, &both.json()["message"]), (500, &json!(why)));
+    let other = json!({"metadata": {"name": "other"}});
+    let path = format!("{PODS}/c/eviction");
+    is(
+        &server.call("POST", &path, Some(other)).await,
+        400,
+        "BadRequest",
     );
 }

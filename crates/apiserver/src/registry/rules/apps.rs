@@ -413,7 +413,7 @@ fn mismatch(labels: Option<&Value>, causes: &mut Vec<Cause>) {
 }
 
 /// Whether a label selector matches these labels.
-fn selects(selector: &Value, labels: Option<&Value>) -> bool {
+pub(in crate::registry) fn selects(selector: &Value, labels: Option<&Value>) -> bool {
     let label = |key: &str| labels.and_then(|labels| labels.get(key));
     let equal =
         super::entries(selector, "/matchLabels").all(|(key, value)| label(key) == Some(value));
