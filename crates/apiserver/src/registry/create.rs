@@ -61,6 +61,7 @@ impl Registry {
         for attempt in 1.. {
             prepare(target, &mut object)?;
             self.decide_new_names(target, &mut object);
+            (target.kind.assign)(self, target, &mut object)?;
             owners::put(&mut object, owners.clone());
             restore_sent_version(&mut object, sent_version.as_ref(), options);
             let name = text(&object, "/metadata/name").to_owned();
@@ -110,6 +111,7 @@ impl Registry {
         let sent = object.pointer("/metadata/resourceVersion").cloned();
         prepare(target, &mut object)?;
         self.decide_new_names(target, &mut object);
+        (target.kind.assign)(self, target, &mut object)?;
         owners::put(&mut object, owners);
         restore_sent_version(&mut object, sent.as_ref(), options);
         self.try_create(target, target.key(), &object, place, options)

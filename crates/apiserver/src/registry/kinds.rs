@@ -9,7 +9,9 @@ mod workloads;
 use std::sync::LazyLock;
 
 use super::rules::{self, events};
-use super::{Conversion, Field, Generation, NameRule, Review, Subresource, accounts, columns};
+use super::{
+    Conversion, Field, Generation, NameRule, Review, Subresource, accounts, columns, node_ports,
+};
 use crate::crd::definition;
 pub(super) use custom::compile;
 pub(crate) use custom::{CustomVersion, Scale};
@@ -50,6 +52,7 @@ pub(super) const BASE: Kind = Kind {
     default: rules::nothing_to_default,
     default_intended: None,
     admit: rules::nothing_to_admit,
+    assign: rules::nothing_to_assign,
     prepare: rules::nothing_to_default,
     validate: rules::nothing_to_check,
     preserve: rules::no_change_to_make,
@@ -218,10 +221,11 @@ static GENERAL: &[Kind] = &[
         columns: columns::SERVICE,
         names: NameRule::Rfc1035,
         default: rules::service::default_service,
+        assign: node_ports::assign,
         default_intended: Some(rules::service::default_meant),
         prepare: rules::service::prepare_service,
         validate: rules::service::validate_service,
-        preserve: rules::service::preserve_address,
+        preserve: rules::service::preserve_assigned,
         validate_update: rules::service::validate_service_update,
         ..BASE
     },

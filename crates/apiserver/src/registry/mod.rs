@@ -15,6 +15,7 @@ mod expiry;
 mod kinds;
 pub(crate) mod meta;
 mod namespaces;
+mod node_ports;
 mod owners;
 mod recent;
 pub(crate) mod rules;

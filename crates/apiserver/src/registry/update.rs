@@ -119,6 +119,7 @@ impl Registry {
             let mut new = prepare(target, part, &old, new)?;
             if subresource.is_none() {
                 self.decide_names(target, &mut new);
+                (target.kind.assign)(self, target, &mut new)?;
             }
             // If only the times of the owners differ, the request changes nothing and must not cause a write.
             let unchanged = new == old && owners.same_but_times(before.as_ref());

@@ -291,3 +291,89 @@ async fn eviction_needs_a_disruption_that_its_budget_allows() {
         "BadRequest",
     );
 }
+
+#[tokio::test]
+async fn services_get_node_ports_and_keep_them() {
+    let server = Server::start().await;
+    let services = "/api/v1/namespaces/default/services";
+    let service = |name: &str, kind: &str, ports: Value| json!({"metadata": {"name": name}, "spec": {"type": kind, "ports": ports}});
+    let ports = json!([{"name": "a", "port": 80}, {"name": "b", "port": 80, "protocol": "UDP"}, {"name": "c", "port": 81}]);
+    let made = create(&server, services, service("s", "NodePort", ports.clone()))
+        .await
+        .json();
+    let node_ports = |service: &Value| -> Vec<u64> {
+        let ports = service["spec"]["ports"].as_array().unwrap().iter();
+        ports
+            .map(|port| port["nodePort"].as_u64().unwrap_or(0))
+            .collect()
+    };
+    let assigned = node_ports(&made);
+    assert!(
+        assigned.iter().all(|port| (30_000..=32_767).contains(port)),
+        "{assigned:?}"
+    );
+    // Ports of one number share a node port.
+    assert!(
+        assigned[0] == assigned[1] && assigned[1] != assigned[2],
+        "{assigned:?}"
+    );
+    let path = format!("{services}/s");
+    let put = server
+        .call("PUT", &path, Some(service("s", "NodePort", ports.clone())))
+        .await
+        .json();
+    assert_eq!(
+        put["metadata"]["resourceVersion"],
+        made["metadata"]["resourceVersion"]
+    );
+    let taken = json!([{"port": 1, "nodePort": assigned[0]}]);
+    let refused = server
+        .call("POST", services, Some(service("t", "NodePort", taken)))
+        .await;
+    is(&refused, 422, "Invalid");
+    let why = format!(
+        "Invalid value: {}: provided port is already allocated",
+        assigned[0]
+    );
+    assert_eq!(refused.json()["details"]["causes"][0]["message"], why);
+    let far = json!([{"port": 1, "nodePort": 80}]);
+    is(
+        &server
+            .call("POST", services, Some(service("t", "NodePort", far)))
+            .await,
+        422,
+        "Invalid",
+    );
+    let wrong = json!([{"port": 1, "nodePort": 30001}]);
+    is(
+        &server
+            .call("POST", services, Some(service("t", "ClusterIP", wrong)))
+            .await,
+        422,
+        "Invalid",
+    );
+    // A Service without node ports frees them.
+    let change = json!({"spec": {"type": "ClusterIP"}});
+    let changed = server.call("PATCH", &path, Some(change)).await;
+    assert_eq!(
+        (changed.status, node_ports(&changed.json())),
+        (200, vec![0, 0, 0]),
+        "{}",
+        changed.json()
+    );
+    let again = json!([{"port": 1, "nodePort": assigned[0]}]);
+    create(&server, services, service("t", "NodePort", again)).await;
+    let mut balanced = service("u", "LoadBalancer", json!([{"port": 1}]));
+    balanced["spec"]["allocateLoadBalancerNodePorts"] = json!(false);
+    assert_eq!(
+        node_ports(&create(&server, services, balanced.clone()).await.json()),
+        [0]
+    );
+    balanced["metadata"]["name"] = json!("v");
+    balanced["spec"]["externalTrafficPolicy"] = json!("Local");
+    let made = create(&server, services, balanced).await.json();
+    assert!(
+        made["spec"]["healthCheckNodePort"].as_u64() >= Some(30_000),
+        "{made}"
+    );
+}

@@ -73,6 +73,8 @@ pub(crate) struct Kind {
     pub(crate) default_intended: Option<fn(&mut Value)>,
     /// Sets values of a new object that depend on other objects.
     pub(crate) admit: fn(&Registry, &mut Value),
+    /// Assigns values that no other object may have, after defaults and validation.
+    pub(crate) assign: fn(&Registry, &Target<'_>, &mut Value) -> Result<(), Failure>,
     /// Changes a new object before validation.
     pub(crate) prepare: fn(&mut Value),
     /// Validates an object.

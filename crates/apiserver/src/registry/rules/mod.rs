@@ -36,6 +36,14 @@ pub(super) fn no_change_to_make(_: &Value, _: &mut Value) {}
 
 pub(super) fn nothing_to_admit(_: &Registry, _: &mut Value) {}
 
+pub(super) fn nothing_to_assign(
+    _: &Registry,
+    _: &Target<'_>,
+    _: &mut Value,
+) -> Result<(), Failure> {
+    Ok(())
+}
+
 pub(super) fn no_change_to_refuse(
     _: &Registry,
     _: &Target<'_>,

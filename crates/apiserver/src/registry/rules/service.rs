@@ -161,6 +161,10 @@ pub(in crate::registry) fn validate_service(service: &Value, causes: &mut Vec<Ca
             let why = "must be between 1 and 65535, inclusive";
             causes.push(Cause::invalid(format!("{at}.port"), &json!(number), why));
         }
+        if kind == "ClusterIP" && port.get("nodePort").is_some_and(|port| *port != json!(0)) {
+            let why = "may not be used when `type` is 'ClusterIP'";
+            causes.push(Cause::forbidden(format!("{at}.nodePort"), why));
+        }
         let target = port.get("targetPort").and_then(Value::as_i64);
         if let Some(number) = target.filter(|number| !(1..=65_535).contains(number)) {
             let why = "must be between 1 and 65535, inclusive";
@@ -207,8 +211,77 @@ pub(in crate::registry) fn validate_service_update(
     }
 }
 
+/// Preserves the old address and the old node ports if the client omits them.
+pub(crate) fn preserve_assigned(old: &Value, new: &mut Value) {
+    preserve_address(old, new);
+    preserve_node_ports(old, new);
+    drop_unchanged(old, new);
+}
+
+/// Removes members that the new type does not have, if the client did not change them.
+fn drop_unchanged(old: &Value, new: &mut Value) {
+    let kinds = [old, &*new].map(|service| text(service, "/spec/type").to_owned());
+    let (balances, exposes) = (
+        ["LoadBalancer"].as_slice(),
+        ["LoadBalancer", "NodePort"].as_slice(),
+    );
+    for (member, owners) in [
+        ("allocateLoadBalancerNodePorts", balances),
+        ("healthCheckNodePort", balances),
+        ("loadBalancerClass", balances),
+        ("externalTrafficPolicy", exposes),
+    ] {
+        let [had, has] = kinds.each_ref().map(|kind| owners.contains(&kind.as_str()));
+        let is_external = owners == exposes && !items(new, "/spec/externalIPs").is_empty();
+        let is_same = old["spec"].get(member) == new["spec"].get(member);
+        if had && !has && !is_external && is_same {
+            new["spec"].as_object_mut().map(|spec| spec.remove(member));
+        }
+    }
+}
+
+/// Keeps the node ports of ports with the same name. Removes them if the new type has none and the client did not change
+/// them.
+fn preserve_node_ports(old: &Value, new: &mut Value) {
+    let has_ports =
+        |service: &Value| matches!(text(service, "/spec/type"), "NodePort" | "LoadBalancer");
+    let node_port = |port: &Value| port.get("nodePort").and_then(Value::as_u64).unwrap_or(0);
+    let all = |service: &Value| -> Vec<u64> {
+        items(service, "/spec/ports")
+            .iter()
+            .map(node_port)
+            .collect()
+    };
+    if !has_ports(old) {
+        return;
+    }
+    let (before, after) = (all(old), all(new));
+    let keeps = has_ports(new);
+    let mut used: HashSet<u64> = before
+        .iter()
+        .copied()
+        .filter(|port| after.contains(port))
+        .collect();
+    let ports = new.pointer_mut("/spec/ports").and_then(Value::as_array_mut);
+    for port in ports.into_iter().flatten() {
+        let named = |other: &&Value| text(other, "/name") == text(port, "/name");
+        let was = items(old, "/spec/ports")
+            .iter()
+            .find(named)
+            .map_or(0, node_port);
+        let Some(port) = port.as_object_mut() else {
+            continue;
+        };
+        if !keeps && before == after {
+            port.remove("nodePort");
+        } else if keeps && !port.contains_key("nodePort") && was != 0 && used.insert(was) {
+            port.insert("nodePort".to_owned(), json!(was));
+        }
+    }
+}
+
 /// Preserves the old address if the client omits it.
-pub(crate) fn preserve_address(old: &Value, new: &mut Value) {
+fn preserve_address(old: &Value, new: &mut Value) {
     if text(new, "/spec/type") == "ExternalName" {
         return;
     }
@@ -242,7 +315,7 @@ mod tests {
         assert_eq!(causes, []);
         assert_eq!(service["spec"]["ports"][0]["targetPort"], 80);
         let mut update = json!({"spec": {"ports": [{"port": 81}]}});
-        preserve_address(&service, &mut update);
+        preserve_assigned(&service, &mut update);
         default_service(&mut update);
         assert_eq!(update["spec"]["clusterIP"], service["spec"]["clusterIP"]);
         validate_service_update(&service, &update, &mut causes);
