@@ -68,12 +68,7 @@ fn is_ending(namespace: &Namespace) -> bool {
 
 async fn empty(client: &Client, namespace: &Namespace) -> Result<Left, Cause> {
     // Our own API server does it itself.
-    if client
-        .apiserver_version()
-        .await?
-        .git_version
-        .contains("+tenure")
-    {
+    if client.apiserver_version().await?.compiler == "rustc" {
         return Ok(Left::Nothing);
     }
     let name = namespace.name_any();

@@ -13,7 +13,7 @@ use crate::store::Store;
 pub type ReadyCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// The Kubernetes version whose behaviour this server implements.
-pub(super) const GIT_VERSION: &str = "v1.37.0+tenure";
+pub(super) const GIT_VERSION: &str = "v1.37.0";
 
 /// Returns the version document. Clients require every member to be a string.
 pub(super) fn document() -> Value {
