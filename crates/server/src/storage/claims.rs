@@ -18,7 +18,7 @@ use super::Storage;
 use super::matching::{best, mismatch, names};
 use super::names::migrated;
 use super::nodes;
-use super::world::{Name, Word};
+use super::world::{IndexKey, Name};
 use super::write::{Tone, reference};
 
 /// Next action for a claim that is not bound yet.
@@ -76,26 +76,26 @@ impl Storage {
     }
 
     fn way(&self, claim: &PersistentVolumeClaim) -> Way {
-        let shelves = self.world.lock();
+        let indexes = self.world.lock();
         let class_name = claim.class();
-        let class = shelves.classes.named(class_name);
+        let class = indexes.classes.named(class_name);
         let by_node = class
             .as_deref()
             .is_some_and(StorageClass::waits_for_consumer);
         let selected = claim.selected_node();
-        let node = selected.and_then(|node| shelves.nodes.named(node));
+        let node = selected.and_then(|node| indexes.nodes.named(node));
         let waits = by_node && selected.is_none();
-        let naming = shelves
+        let naming = indexes
             .volumes
-            .find(&Word::Claim(Name::of(&claim.metadata)));
+            .find(&IndexKey::Claim(Name::of(&claim.metadata)));
         // If the class waits for the first pod, no volume is available before the node is known. After that, only
         // volumes that the node can reach are available.
         let reached = |volume: &PersistentVolume| {
             let node = node.as_deref();
             node.is_some_and(|node| nodes::reaches(volume, node))
         };
-        let free = Word::Free(class_name.to_owned());
-        let free = shelves.volumes.find(&free);
+        let free = IndexKey::Free(class_name.to_owned());
+        let free = indexes.volumes.find(&free);
         let free = free.filter(|volume| !by_node || reached(volume));
         match (best(claim, naming, free, None), class) {
             (Some(volume), _) => Way::Bind(volume),
@@ -297,8 +297,8 @@ impl Storage {
         message: &str,
     ) {
         let new = {
-            let mut shelves = self.world.lock();
-            let told = shelves.told.entry(Name::of(&claim.metadata)).or_default();
+            let mut indexes = self.world.lock();
+            let told = indexes.told.entry(Name::of(&claim.metadata)).or_default();
             if told.0 != claim.metadata.uid {
                 *told = (claim.metadata.uid.clone(), HashSet::new());
             }

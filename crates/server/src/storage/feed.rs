@@ -15,18 +15,18 @@ use tenure_manager::Cached;
 use tokio::sync::watch;
 
 use super::objects::Pod;
-use super::world::{Kept, Name, Shelf, Shelves, Word, claims_of};
+use super::world::{IndexKey, Indexes, Kept, Name, ObjectIndex, claims_of};
 use super::{Key, Storage};
 
 /// A cached kind, and the items that a change of it affects.
 pub(super) trait Followed: Kept + Cached {
-    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self>;
+    fn index(indexes: &mut Indexes) -> &mut ObjectIndex<Self>;
 
     /// Returns what to examine when an object was created, changed (from `old`) or deleted.
-    fn touched(&self, old: Option<&Self>, shelves: &Shelves) -> Vec<Key>;
+    fn touched(&self, old: Option<&Self>, indexes: &Indexes) -> Vec<Key>;
 
     /// Drops state that is no longer needed after such a change.
-    fn forget(&self, _: &mut Shelves) {}
+    fn forget(&self, _: &mut Indexes) {}
 }
 
 impl Storage {
@@ -83,35 +83,35 @@ impl Storage {
     }
 
     fn listed<K: Followed>(&self, objects: Vec<Arc<K>>) {
-        let mut shelves = self.world.lock();
+        let mut indexes = self.world.lock();
         let mut all = objects.clone();
-        all.extend(K::shelf(&mut shelves).reset(objects));
+        all.extend(K::index(&mut indexes).reset(objects));
         for object in &all {
-            object.forget(&mut shelves);
+            object.forget(&mut indexes);
         }
         let keys: Vec<Key> = all
             .iter()
-            .flat_map(|object| object.touched(None, &shelves))
+            .flat_map(|object| object.touched(None, &indexes))
             .collect();
-        drop(shelves);
+        drop(indexes);
         self.queue_all(keys);
     }
 
     pub(super) fn changed<K: Followed>(&self, object: &Arc<K>) {
-        let mut shelves = self.world.lock();
-        let old = K::shelf(&mut shelves).put(object.clone());
-        object.forget(&mut shelves);
-        let keys = object.touched(old.as_deref(), &shelves);
-        drop(shelves);
+        let mut indexes = self.world.lock();
+        let old = K::index(&mut indexes).put(object.clone());
+        object.forget(&mut indexes);
+        let keys = object.touched(old.as_deref(), &indexes);
+        drop(indexes);
         self.queue_all(keys);
     }
 
     fn gone<K: Followed>(&self, object: &K) {
-        let mut shelves = self.world.lock();
-        K::shelf(&mut shelves).remove(object);
-        object.forget(&mut shelves);
-        let keys = object.touched(None, &shelves);
-        drop(shelves);
+        let mut indexes = self.world.lock();
+        K::index(&mut indexes).remove(object);
+        object.forget(&mut indexes);
+        let keys = object.touched(None, &indexes);
+        drop(indexes);
         self.queue_all(keys);
     }
 
@@ -131,33 +131,33 @@ impl Storage {
 }
 
 impl Followed for PersistentVolumeClaim {
-    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self> {
-        &mut shelves.claims
+    fn index(indexes: &mut Indexes) -> &mut ObjectIndex<Self> {
+        &mut indexes.claims
     }
 
-    fn touched(&self, _: Option<&Self>, shelves: &Shelves) -> Vec<Key> {
+    fn touched(&self, _: Option<&Self>, indexes: &Indexes) -> Vec<Key> {
         let name = Name::of(&self.metadata);
         let mut keys = vec![Key::Claim(name.clone()), Key::ClaimProtection(name.clone())];
-        let naming = shelves.volumes.by(&Word::Claim(name.clone()));
+        let naming = indexes.volumes.by(&IndexKey::Claim(name.clone()));
         keys.extend(naming.cloned().map(Key::Volume));
-        let waiting = shelves.pods.by(&Word::Waiting(name));
+        let waiting = indexes.pods.by(&IndexKey::Waiting(name));
         keys.extend(waiting.cloned().map(Key::Pod));
         keys
     }
 
-    fn forget(&self, shelves: &mut Shelves) {
-        if !shelves.is_open(self) {
-            shelves.choices.forget(&Name::of(&self.metadata));
+    fn forget(&self, indexes: &mut Indexes) {
+        if !indexes.is_open(self) {
+            indexes.choices.forget(&Name::of(&self.metadata));
         }
     }
 }
 
 impl Followed for PersistentVolume {
-    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self> {
-        &mut shelves.volumes
+    fn index(indexes: &mut Indexes) -> &mut ObjectIndex<Self> {
+        &mut indexes.volumes
     }
 
-    fn touched(&self, old: Option<&Self>, shelves: &Shelves) -> Vec<Key> {
+    fn touched(&self, old: Option<&Self>, indexes: &Indexes) -> Vec<Key> {
         let name = Name::of(&self.metadata);
         let mut keys = vec![
             Key::Volume(name.clone()),
@@ -165,18 +165,18 @@ impl Followed for PersistentVolume {
         ];
         for volume in [Some(self), old].into_iter().flatten() {
             // The claim that the volume names, and the claims that name the volume.
-            keys.extend(volume.words().into_iter().filter_map(|word| match word {
-                Word::Claim(claim) => Some(Key::Claim(claim)),
+            keys.extend(volume.index_keys().into_iter().filter_map(|key| match key {
+                IndexKey::Claim(claim) => Some(Key::Claim(claim)),
                 _ => None,
             }));
         }
-        let named = shelves.claims.by(&Word::Volume(name.name));
+        let named = indexes.claims.by(&IndexKey::Volume(name.name));
         keys.extend(named.cloned().map(Key::Claim));
         // A free volume may suit waiting claims, or pods that wait for their claims.
-        if self.words() == [Word::Free(self.class().to_owned())] {
-            for claim in shelves.claims.by(&self.words()[0]) {
+        if self.index_keys() == [IndexKey::Free(self.class().to_owned())] {
+            for claim in indexes.claims.by(&self.index_keys()[0]) {
                 keys.push(Key::Claim(claim.clone()));
-                let waiting = shelves.pods.by(&Word::Waiting(claim.clone()));
+                let waiting = indexes.pods.by(&IndexKey::Waiting(claim.clone()));
                 keys.extend(waiting.cloned().map(Key::Pod));
             }
         }
@@ -185,16 +185,16 @@ impl Followed for PersistentVolume {
 }
 
 impl Followed for StorageClass {
-    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self> {
-        &mut shelves.classes
+    fn index(indexes: &mut Indexes) -> &mut ObjectIndex<Self> {
+        &mut indexes.classes
     }
 
-    fn touched(&self, _: Option<&Self>, shelves: &Shelves) -> Vec<Key> {
+    fn touched(&self, _: Option<&Self>, indexes: &Indexes) -> Vec<Key> {
         let mut keys = Vec::new();
-        for claim in shelves.claims.find(&Word::Free(self.name_any())) {
+        for claim in indexes.claims.find(&IndexKey::Free(self.name_any())) {
             debug_assert_eq!(claim.class(), self.name_any());
             let name = Name::of(&claim.metadata);
-            let waiting = shelves.pods.by(&Word::Waiting(name.clone()));
+            let waiting = indexes.pods.by(&IndexKey::Waiting(name.clone()));
             keys.extend(waiting.cloned().map(Key::Pod));
             keys.push(Key::Claim(name));
         }
@@ -203,11 +203,11 @@ impl Followed for StorageClass {
 }
 
 impl Followed for Pod {
-    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self> {
-        &mut shelves.pods
+    fn index(indexes: &mut Indexes) -> &mut ObjectIndex<Self> {
+        &mut indexes.pods
     }
 
-    fn touched(&self, old: Option<&Self>, _: &Shelves) -> Vec<Key> {
+    fn touched(&self, old: Option<&Self>, _: &Indexes) -> Vec<Key> {
         // A pod with the same name may use other claims.
         let used = [Some(self), old].into_iter().flatten().flat_map(claims_of);
         let mut keys: Vec<Key> = used.map(Key::ClaimProtection).collect();
@@ -219,11 +219,11 @@ impl Followed for Pod {
 }
 
 impl Followed for Node {
-    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self> {
-        &mut shelves.nodes
+    fn index(indexes: &mut Indexes) -> &mut ObjectIndex<Self> {
+        &mut indexes.nodes
     }
 
-    fn touched(&self, old: Option<&Self>, shelves: &Shelves) -> Vec<Key> {
+    fn touched(&self, old: Option<&Self>, indexes: &Indexes) -> Vec<Key> {
         // Nodes update their status continuously; only the relevant fields count.
         let same = old.is_some_and(|old| {
             old.spec == self.spec && old.metadata.labels == self.metadata.labels
@@ -231,26 +231,26 @@ impl Followed for Node {
         if same {
             return Vec::new();
         }
-        let mut keys = waiting(shelves);
-        let selected = shelves.claims.by(&Word::Selected(self.name_any()));
+        let mut keys = waiting(indexes);
+        let selected = indexes.claims.by(&IndexKey::Selected(self.name_any()));
         keys.extend(selected.cloned().map(Key::Claim));
         keys
     }
 }
 
 impl Followed for CSINode {
-    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self> {
-        &mut shelves.drivers
+    fn index(indexes: &mut Indexes) -> &mut ObjectIndex<Self> {
+        &mut indexes.drivers
     }
 
-    fn touched(&self, _: Option<&Self>, shelves: &Shelves) -> Vec<Key> {
-        waiting(shelves)
+    fn touched(&self, _: Option<&Self>, indexes: &Indexes) -> Vec<Key> {
+        waiting(indexes)
     }
 }
 
 /// Returns every pod that waits for a node.
-fn waiting(shelves: &Shelves) -> Vec<Key> {
-    let pods = shelves.pods.all();
+fn waiting(indexes: &Indexes) -> Vec<Key> {
+    let pods = indexes.pods.all();
     pods.filter(|pod| super::first_consumer::waits_for_a_node(pod))
         .map(|pod| Key::Pod(Name::of(&pod.metadata)))
         .collect()

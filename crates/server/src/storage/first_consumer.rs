@@ -18,7 +18,7 @@ use super::matching::best;
 use super::names::migrated;
 use super::nodes;
 use super::objects::Pod;
-use super::world::{Name, Shelves, Word, claims_of};
+use super::world::{IndexKey, Indexes, Name, claims_of};
 use super::{Key, Storage};
 
 /// Next action for a pod.
@@ -38,7 +38,7 @@ enum Step {
 }
 
 /// A claim of a pod, with the properties that matter for the node.
-enum Want {
+enum PodClaim {
     /// It has a volume.
     Bound(Arc<PersistentVolume>),
     /// A node was selected before.
@@ -76,10 +76,10 @@ impl Storage {
                     let annotations = json!({ SELECTED_NODE: node });
                     let patch = json!({ "metadata": { "annotations": annotations } });
                     self.write.claim(&claim, patch).await?;
-                    let mut shelves = self.world.lock();
+                    let mut indexes = self.world.lock();
                     // The claim may have been deleted before the response arrived.
-                    if shelves.is_open(&claim) {
-                        shelves.choices.made(&claim, Instant::now());
+                    if indexes.is_open(&claim) {
+                        indexes.choices.made(&claim, Instant::now());
                     }
                 }
             }
@@ -89,84 +89,90 @@ impl Storage {
 }
 
 /// Returns the node and the steps for its claims; `None` if nothing is due now.
-fn plan(shelves: &mut Shelves, name: &Name, now: Instant) -> Option<Plan> {
-    let pod = shelves.pods.get(name).filter(|pod| waits_for_a_node(pod))?;
-    let wants: Option<Vec<Want>> = claims_of(&pod).iter().map(|c| want(shelves, c)).collect();
-    let wants = wants?;
-    if !wants.iter().any(|want| matches!(want, Want::Open(..))) {
+fn plan(indexes: &mut Indexes, name: &Name, now: Instant) -> Option<Plan> {
+    let pod = indexes.pods.get(name).filter(|pod| waits_for_a_node(pod))?;
+    let claims: Option<Vec<PodClaim>> = claims_of(&pod)
+        .iter()
+        .map(|c| pod_claim(indexes, c))
+        .collect();
+    let claims = claims?;
+    if !claims
+        .iter()
+        .any(|claim| matches!(claim, PodClaim::Open(..)))
+    {
         return None;
     }
     // The most recently selected node comes last. This spreads claims, and a claim that failed on one node gets
     // another.
-    let mut nodes: Vec<&Arc<Node>> = shelves.nodes.all().collect();
+    let mut nodes: Vec<&Arc<Node>> = indexes.nodes.all().collect();
     nodes.sort_by_key(|node| {
         let name = node.name_any();
-        (shelves.chosen.get(&name).copied().unwrap_or_default(), name)
+        (indexes.chosen.get(&name).copied().unwrap_or_default(), name)
     });
     let found = nodes.into_iter().find_map(|node| {
-        let steps = nodes::fits(&pod, node).then(|| steps(shelves, &wants, node))??;
+        let steps = nodes::fits(&pod, node).then(|| steps(indexes, &claims, node))??;
         Some((node.name_any(), steps))
     });
     let (node, steps) = found?;
     let waits = steps.iter().filter_map(|step| match step {
-        Step::Provision(claim) => Some(shelves.choices.wait(claim, now)),
+        Step::Provision(claim) => Some(indexes.choices.wait(claim, now)),
         // No provisioner can reject the node of an existing volume, so there is no delay.
         Step::Reserve(..) => None,
     });
     if let Some(wait) = waits.max().filter(|wait| !wait.is_zero()) {
         return Some(Plan::Wait(wait));
     }
-    let last = shelves.chosen.values().max().copied().unwrap_or_default();
-    shelves.chosen.insert(node.clone(), last + 1);
+    let last = indexes.chosen.values().max().copied().unwrap_or_default();
+    indexes.chosen.insert(node.clone(), last + 1);
     Some(Plan::Take(node, steps))
 }
 
 /// Returns `None` if the pod has to wait for this claim.
-fn want(shelves: &Shelves, name: &Name) -> Option<Want> {
-    let claim = shelves.claims.get(name)?;
+fn pod_claim(indexes: &Indexes, name: &Name) -> Option<PodClaim> {
+    let claim = indexes.claims.get(name)?;
     if claim.metadata.deletion_timestamp.is_some() {
         return None;
     }
     if !claim.spec.volume_name.is_empty() {
-        let volume = shelves.volumes.named(&claim.spec.volume_name);
-        return volume.map(Want::Bound);
+        let volume = indexes.volumes.named(&claim.spec.volume_name);
+        return volume.map(PodClaim::Bound);
     }
-    let mut naming = shelves.volumes.find(&Word::Claim(name.clone()));
+    let mut naming = indexes.volumes.find(&IndexKey::Claim(name.clone()));
     if let Some(volume) = naming.find(|volume| super::matching::names(volume, &claim)) {
-        return Some(Want::Bound(volume.clone()));
+        return Some(PodClaim::Bound(volume.clone()));
     }
-    let class = shelves.classes.named(claim.class())?;
+    let class = indexes.classes.named(claim.class())?;
     if !class.waits_for_consumer() {
         return None;
     }
     // A node that no longer exists does not count as selected.
     let chosen = claim
         .selected_node()
-        .filter(|node| shelves.nodes.named(node).is_some());
+        .filter(|node| indexes.nodes.named(node).is_some());
     Some(match chosen {
-        Some(node) => Want::Chosen(node.to_owned()),
-        None => Want::Open(claim, class),
+        Some(node) => PodClaim::Chosen(node.to_owned()),
+        None => PodClaim::Open(claim, class),
     })
 }
 
 /// Returns the steps for the open claims on a node; nothing if one of the claims does not allow the node.
-fn steps(shelves: &Shelves, wants: &[Want], node: &Node) -> Option<Vec<Step>> {
+fn steps(indexes: &Indexes, claims: &[PodClaim], node: &Node) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     let mut taken: Vec<String> = Vec::new();
-    for want in wants {
-        match want {
-            Want::Bound(volume) if nodes::reaches(volume, node) => {}
-            Want::Chosen(chosen) if *chosen == node.name_any() => {}
-            Want::Bound(_) | Want::Chosen(_) => return None,
-            Want::Open(claim, class) => {
-                let free = Word::Free(claim.class().to_owned());
-                let free = shelves.volumes.find(&free);
+    for claim in claims {
+        match claim {
+            PodClaim::Bound(volume) if nodes::reaches(volume, node) => {}
+            PodClaim::Chosen(chosen) if *chosen == node.name_any() => {}
+            PodClaim::Bound(_) | PodClaim::Chosen(_) => return None,
+            PodClaim::Open(claim, class) => {
+                let free = IndexKey::Free(claim.class().to_owned());
+                let free = indexes.volumes.find(&free);
                 let free = free.filter(|volume| !taken.contains(&volume.name_any()));
                 let volume = best(claim, std::iter::empty(), free, Some(node));
                 if let Some(volume) = volume {
                     taken.push(volume.name_any());
                     steps.push(Step::Reserve(volume, claim.clone()));
-                } else if can_provision(shelves, class, node) {
+                } else if can_provision(indexes, class, node) {
                     steps.push(Step::Provision(claim.clone()));
                 } else {
                     return None;
@@ -179,13 +185,13 @@ fn steps(shelves: &Shelves, wants: &[Want], node: &Node) -> Option<Vec<Step>> {
 
 /// Returns whether volumes of a class can be created for a node. If the driver is known to run on some nodes, it has to
 /// run on this one.
-fn can_provision(shelves: &Shelves, class: &StorageClass, node: &Node) -> bool {
+fn can_provision(indexes: &Indexes, class: &StorageClass, node: &Node) -> bool {
     let driver = migrated(&class.provisioner).unwrap_or(&class.provisioner);
     let runs = |on: &CSINode| on.spec.drivers.iter().any(|known| known.name == driver);
-    let here = shelves.drivers.named(&node.name_any());
+    let here = indexes.drivers.named(&node.name_any());
     !driver.starts_with(IN_TREE)
         && nodes::allowed(&class.allowed_topologies, node)
-        && (here.is_some_and(|on| runs(&on)) || !shelves.drivers.all().any(|on| runs(on)))
+        && (here.is_some_and(|on| runs(&on)) || !indexes.drivers.all().any(|on| runs(on)))
 }
 
 #[cfg(test)]
@@ -201,11 +207,11 @@ mod tests {
     }
 
     /// Returns nodes `a` and `b`, a claim, and a pod that uses it.
-    fn shelves(class: &Value) -> Shelves {
-        let mut shelves = Shelves::default();
+    fn indexes(class: &Value) -> Indexes {
+        let mut indexes = Indexes::default();
         for node in ["a", "b"] {
             let meta = json!({ "name": node, "labels": { "zone": node } });
-            shelves.nodes.put(get(json!({ "metadata": meta })));
+            indexes.nodes.put(get(json!({ "metadata": meta })));
         }
         let mut all = json!({
             "metadata": { "name": "late" },
@@ -215,61 +221,61 @@ mod tests {
         for (key, value) in class.as_object().unwrap() {
             all[key] = value.clone();
         }
-        shelves.classes.put(get(all));
-        shelves.claims.put(get(json!({
+        indexes.classes.put(get(all));
+        indexes.claims.put(get(json!({
             "metadata": { "namespace": "ns", "name": "c" },
             "spec": { "storageClassName": "late" },
         })));
         let volume = json!({ "name": "v", "persistentVolumeClaim": { "claimName": "c" } });
-        shelves.pods.put(get(json!({
+        indexes.pods.put(get(json!({
             "metadata": { "namespace": "ns", "name": "p" },
             "spec": { "containers": [], "volumes": [volume] },
         })));
-        shelves
+        indexes
     }
 
-    fn chosen(shelves: &mut Shelves) -> Option<String> {
-        match plan(shelves, &Name::new("ns", "p"), Instant::now())? {
+    fn chosen(indexes: &mut Indexes) -> Option<String> {
+        match plan(indexes, &Name::new("ns", "p"), Instant::now())? {
             Plan::Take(node, _) => Some(node),
             Plan::Wait(_) => None,
         }
     }
 
-    fn runs_on(shelves: &mut Shelves, node: &str, driver: &str) {
+    fn runs_on(indexes: &mut Indexes, node: &str, driver: &str) {
         let driver = json!({ "name": driver, "nodeID": node });
         let on = json!({ "metadata": { "name": node }, "spec": { "drivers": [driver] } });
-        shelves.drivers.put(get(on));
+        indexes.drivers.put(get(on));
     }
 
     #[test]
     fn nodes_take_turns() {
-        let mut shelves = shelves(&json!({}));
-        let turns: Vec<_> = (0..3).filter_map(|_| chosen(&mut shelves)).collect();
+        let mut indexes = indexes(&json!({}));
+        let turns: Vec<_> = (0..3).filter_map(|_| chosen(&mut indexes)).collect();
         assert_eq!(turns, ["a", "b", "a"]);
     }
 
     #[test]
     fn claim_returned_by_the_provisioner_waits_for_its_next_node() {
-        let (mut shelves, pod) = (shelves(&json!({})), Name::new("ns", "p"));
+        let (mut indexes, pod) = (indexes(&json!({})), Name::new("ns", "p"));
         let mut now = Instant::now();
         for (turn, seconds) in [("a", 1), ("b", 2), ("a", 4)] {
-            let Some(Plan::Take(node, steps)) = plan(&mut shelves, &pod, now) else {
+            let Some(Plan::Take(node, steps)) = plan(&mut indexes, &pod, now) else {
                 panic!("it has waited");
             };
             assert_eq!(node, turn);
             let [Step::Provision(claim)] = steps.as_slice() else {
                 panic!("one claim");
             };
-            shelves.choices.made(claim, now);
-            let Some(Plan::Wait(wait)) = plan(&mut shelves, &pod, now) else {
+            indexes.choices.made(claim, now);
+            let Some(Plan::Wait(wait)) = plan(&mut indexes, &pod, now) else {
                 panic!("no choice without a pause");
             };
             assert_eq!(wait, Duration::from_secs(seconds));
             now += wait;
         }
-        shelves.choices.forget(&Name::new("ns", "c"));
+        indexes.choices.forget(&Name::new("ns", "c"));
         assert!(matches!(
-            plan(&mut shelves, &pod, now),
+            plan(&mut indexes, &pod, now),
             Some(Plan::Take(..))
         ));
     }
@@ -286,14 +292,14 @@ mod tests {
             first_consumer: true,
         };
         let storage = Storage::new(client, which);
-        *storage.world.lock() = shelves(&json!({}));
+        *storage.world.lock() = indexes(&json!({}));
         let pod = Name::new("ns", "p");
         assert!(storage.pod(&pod).await.is_err(), "it is given a node");
         let claim = {
-            let mut shelves = storage.world.lock();
-            let claim = shelves.claims.get(&Name::new("ns", "c")).unwrap();
+            let mut indexes = storage.world.lock();
+            let claim = indexes.claims.get(&Name::new("ns", "c")).unwrap();
             // Enough selections for a delay of a minute.
-            (0..10).for_each(|_| shelves.choices.made(&claim, Instant::now()));
+            (0..10).for_each(|_| indexes.choices.made(&claim, Instant::now()));
             claim
         };
         storage.pod(&pod).await.unwrap();
@@ -308,16 +314,16 @@ mod tests {
 
     #[test]
     fn node_is_selected_where_the_driver_is_known_to_run() {
-        let mut shelves = shelves(&json!({}));
-        runs_on(&mut shelves, "a", "other.example");
+        let mut indexes = indexes(&json!({}));
+        runs_on(&mut indexes, "a", "other.example");
         assert_eq!(
-            chosen(&mut shelves).as_deref(),
+            chosen(&mut indexes).as_deref(),
             Some("a"),
             "nobody knows of it"
         );
-        runs_on(&mut shelves, "b", DRIVER);
+        runs_on(&mut indexes, "b", DRIVER);
         for _ in 0..2 {
-            assert_eq!(chosen(&mut shelves).as_deref(), Some("b"));
+            assert_eq!(chosen(&mut indexes).as_deref(), Some("b"));
         }
     }
 
@@ -325,30 +331,30 @@ mod tests {
     fn node_selection_follows_topology_provisioner_and_binding_mode_of_the_class() {
         let expressions = json!([{ "key": "zone", "values": ["b"] }]);
         let terms = json!([{ "matchLabelExpressions": expressions }]);
-        let mut only_b = shelves(&json!({ "allowedTopologies": terms }));
+        let mut only_b = indexes(&json!({ "allowedTopologies": terms }));
         assert_eq!(chosen(&mut only_b).as_deref(), Some("b"));
         let nothing = json!({ "provisioner": "kubernetes.io/no-provisioner" });
-        assert_eq!(chosen(&mut shelves(&nothing)), None);
+        assert_eq!(chosen(&mut indexes(&nothing)), None);
         let immediate = json!({ "volumeBindingMode": "Immediate" });
-        assert_eq!(chosen(&mut shelves(&immediate)), None);
+        assert_eq!(chosen(&mut indexes(&immediate)), None);
     }
 
     #[test]
     fn all_claims_of_a_pod_go_to_one_node() {
-        let mut shelves = shelves(&json!({}));
+        let mut indexes = indexes(&json!({}));
         let volumes = json!([
             { "name": "v", "persistentVolumeClaim": { "claimName": "c" } },
             { "name": "w", "persistentVolumeClaim": { "claimName": "d" } },
         ]);
-        shelves.pods.put(get(json!({
+        indexes.pods.put(get(json!({
             "metadata": { "namespace": "ns", "name": "p" },
             "spec": { "containers": [], "volumes": volumes },
         })));
-        assert_eq!(chosen(&mut shelves), None, "one of them is not there yet");
-        shelves.claims.put(get(json!({
+        assert_eq!(chosen(&mut indexes), None, "one of them is not there yet");
+        indexes.claims.put(get(json!({
             "metadata": { "namespace": "ns", "name": "d", "annotations": { SELECTED_NODE: "b" } },
             "spec": { "storageClassName": "late" },
         })));
-        assert_eq!(chosen(&mut shelves).as_deref(), Some("b"));
+        assert_eq!(chosen(&mut indexes).as_deref(), Some("b"));
     }
 }

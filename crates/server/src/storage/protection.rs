@@ -11,7 +11,7 @@ use tenure_kinds::{PersistentVolume, PersistentVolumeClaim};
 use super::Storage;
 use super::matching::phase;
 use super::objects::Pod;
-use super::world::{Name, Word};
+use super::world::{IndexKey, Name};
 
 /// Required change of an object.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,12 +58,12 @@ impl Storage {
         name: &Name,
         claim: &PersistentVolumeClaim,
     ) -> Result<bool, kube::Error> {
-        let word = Word::Uses(name.clone());
+        let key = IndexKey::Uses(name.clone());
         let known = self
             .world
             .lock()
             .pods
-            .find(&word)
+            .find(&key)
             .any(|pod| uses(pod, claim));
         if known {
             return Ok(true);

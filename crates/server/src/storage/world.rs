@@ -37,14 +37,14 @@ impl Name {
 }
 
 /// Objects of one kind, with an index of the keys by which they are looked up.
-pub(super) struct Shelf<K> {
+pub(super) struct ObjectIndex<K> {
     objects: HashMap<Name, Arc<K>>,
-    words: HashMap<Word, BTreeSet<Name>>,
+    by_key: HashMap<IndexKey, BTreeSet<Name>>,
 }
 
 /// Key by which objects are looked up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Word {
+pub(super) enum IndexKey {
     /// Volumes that name this claim.
     Claim(Name),
     /// Volumes that name no claim, or claims that name no volume, of this class.
@@ -62,40 +62,40 @@ pub(super) enum Word {
 /// A cached kind.
 pub(super) trait Kept: kube::Resource {
     /// Returns the keys of an object.
-    fn words(&self) -> Vec<Word> {
+    fn index_keys(&self) -> Vec<IndexKey> {
         Vec::new()
     }
 }
 
 impl Kept for PersistentVolume {
-    fn words(&self) -> Vec<Word> {
+    fn index_keys(&self) -> Vec<IndexKey> {
         vec![match &self.spec.claim_ref {
-            Some(claim) => Word::Claim(Name::new(&claim.namespace, &claim.name)),
-            None => Word::Free(self.class().to_owned()),
+            Some(claim) => IndexKey::Claim(Name::new(&claim.namespace, &claim.name)),
+            None => IndexKey::Free(self.class().to_owned()),
         }]
     }
 }
 
 impl Kept for PersistentVolumeClaim {
-    fn words(&self) -> Vec<Word> {
+    fn index_keys(&self) -> Vec<IndexKey> {
         if !self.spec.volume_name.is_empty() {
-            return vec![Word::Volume(self.spec.volume_name.clone())];
+            return vec![IndexKey::Volume(self.spec.volume_name.clone())];
         }
         let node = self.selected_node();
-        let node = node.map(|node| Word::Selected(node.to_owned()));
-        let free = Word::Free(self.class().to_owned());
+        let node = node.map(|node| IndexKey::Selected(node.to_owned()));
+        let free = IndexKey::Free(self.class().to_owned());
         [Some(free), node].into_iter().flatten().collect()
     }
 }
 
 impl Kept for Pod {
-    fn words(&self) -> Vec<Word> {
+    fn index_keys(&self) -> Vec<IndexKey> {
         let waits = super::first_consumer::waits_for_a_node(self);
         let claims = claims_of(self).into_iter();
         claims
             .flat_map(|name| {
-                let uses = Word::Uses(name.clone());
-                [Some(uses), waits.then_some(Word::Waiting(name))]
+                let uses = IndexKey::Uses(name.clone());
+                [Some(uses), waits.then_some(IndexKey::Waiting(name))]
             })
             .flatten()
             .collect()
@@ -122,16 +122,16 @@ pub(super) fn claims_of(pod: &Pod) -> Vec<Name> {
     claims.map(|claim| Name::new(&namespace, &claim)).collect()
 }
 
-impl<K> Default for Shelf<K> {
+impl<K> Default for ObjectIndex<K> {
     fn default() -> Self {
         Self {
             objects: HashMap::new(),
-            words: HashMap::new(),
+            by_key: HashMap::new(),
         }
     }
 }
 
-impl<K: Kept> Shelf<K> {
+impl<K: Kept> ObjectIndex<K> {
     pub(super) fn get(&self, name: &Name) -> Option<Arc<K>> {
         self.objects.get(name).cloned()
     }
@@ -146,13 +146,16 @@ impl<K: Kept> Shelf<K> {
     }
 
     /// Returns the names for a key.
-    pub(super) fn by<'a>(&'a self, word: &Word) -> impl Iterator<Item = &'a Name> + use<'a, K> {
-        self.words.get(word).into_iter().flatten()
+    pub(super) fn by<'a>(&'a self, key: &IndexKey) -> impl Iterator<Item = &'a Name> + use<'a, K> {
+        self.by_key.get(key).into_iter().flatten()
     }
 
     /// Returns the objects for a key.
-    pub(super) fn find<'a>(&'a self, word: &Word) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
-        self.by(word).filter_map(|name| self.objects.get(name))
+    pub(super) fn find<'a>(
+        &'a self,
+        key: &IndexKey,
+    ) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+        self.by(key).filter_map(|name| self.objects.get(name))
     }
 
     /// Stores an object from a watch. Returns the previous version, if there was one.
@@ -166,8 +169,8 @@ impl<K: Kept> Shelf<K> {
             return old;
         }
         self.take(&name);
-        for word in object.words() {
-            self.words.entry(word).or_default().insert(name.clone());
+        for key in object.index_keys() {
+            self.by_key.entry(key).or_default().insert(name.clone());
         }
         self.objects.insert(name, object);
         old
@@ -208,11 +211,11 @@ impl<K: Kept> Shelf<K> {
 
     fn take(&mut self, name: &Name) -> Option<Arc<K>> {
         let old = self.objects.remove(name)?;
-        for word in old.words() {
-            if let Some(names) = self.words.get_mut(&word) {
+        for key in old.index_keys() {
+            if let Some(names) = self.by_key.get_mut(&key) {
                 names.remove(name);
                 if names.is_empty() {
-                    self.words.remove(&word);
+                    self.by_key.remove(&key);
                 }
             }
         }
@@ -231,13 +234,13 @@ fn newer(first: &ObjectMeta, second: &ObjectMeta) -> bool {
 
 /// The caches of all kinds.
 #[derive(Default)]
-pub(super) struct Shelves {
-    pub(super) claims: Shelf<PersistentVolumeClaim>,
-    pub(super) volumes: Shelf<PersistentVolume>,
-    pub(super) classes: Shelf<StorageClass>,
-    pub(super) pods: Shelf<Pod>,
-    pub(super) nodes: Shelf<Node>,
-    pub(super) drivers: Shelf<CSINode>,
+pub(super) struct Indexes {
+    pub(super) claims: ObjectIndex<PersistentVolumeClaim>,
+    pub(super) volumes: ObjectIndex<PersistentVolume>,
+    pub(super) classes: ObjectIndex<StorageClass>,
+    pub(super) pods: ObjectIndex<Pod>,
+    pub(super) nodes: ObjectIndex<Node>,
+    pub(super) drivers: ObjectIndex<CSINode>,
     /// Order in which nodes were last selected for a claim, counted from the first selection.
     pub(super) chosen: HashMap<String, u64>,
     /// Number of node selections per claim, only for cached claims that name no volume.
@@ -246,7 +249,7 @@ pub(super) struct Shelves {
     pub(super) told: HashMap<Name, (Option<String>, HashSet<String>)>,
 }
 
-impl Shelves {
+impl Indexes {
     /// Returns whether a claim still exists, is the same one, and has no volume.
     pub(super) fn is_open(&self, claim: &PersistentVolumeClaim) -> bool {
         let there = self.claims.objects.get(&Name::of(&claim.metadata));
@@ -258,10 +261,10 @@ impl Shelves {
 
 /// The cache that all controllers share.
 #[derive(Clone, Default)]
-pub(super) struct World(Arc<Mutex<Shelves>>);
+pub(super) struct World(Arc<Mutex<Indexes>>);
 
 impl World {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Shelves> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Indexes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -279,40 +282,43 @@ mod tests {
         Arc::new(serde_json::from_value(volume).unwrap())
     }
 
-    fn found(shelf: &Shelf<PersistentVolume>, word: &Word) -> usize {
-        shelf.by(word).count()
+    fn found(index: &ObjectIndex<PersistentVolume>, key: &IndexKey) -> usize {
+        index.by(key).count()
     }
 
     #[test]
     fn older_versions_are_ignored_and_the_index_follows_the_newest() {
-        let (free, claimed) = (Word::Free("fast".into()), Word::Claim(Name::new("ns", "c")));
-        let mut shelf = Shelf::default();
-        shelf.put(volume(2, "a", None));
-        assert_eq!(found(&shelf, &free), 1);
-        shelf.replace(volume(3, "a", Some("c")));
-        shelf.put(volume(2, "a", None));
-        assert_eq!((found(&shelf, &free), found(&shelf, &claimed)), (0, 1));
-        shelf.remove(&volume(2, "a", None));
-        assert_eq!(found(&shelf, &claimed), 1, "the news of its end is older");
-        shelf.remove(&volume(4, "a", None));
-        assert_eq!((found(&shelf, &free), found(&shelf, &claimed)), (0, 0));
+        let (free, claimed) = (
+            IndexKey::Free("fast".into()),
+            IndexKey::Claim(Name::new("ns", "c")),
+        );
+        let mut index = ObjectIndex::default();
+        index.put(volume(2, "a", None));
+        assert_eq!(found(&index, &free), 1);
+        index.replace(volume(3, "a", Some("c")));
+        index.put(volume(2, "a", None));
+        assert_eq!((found(&index, &free), found(&index, &claimed)), (0, 1));
+        index.remove(&volume(2, "a", None));
+        assert_eq!(found(&index, &claimed), 1, "the news of its end is older");
+        index.remove(&volume(4, "a", None));
+        assert_eq!((found(&index, &free), found(&index, &claimed)), (0, 0));
     }
 
     #[test]
     fn response_does_not_restore_a_removed_object_or_replace_its_successor() {
-        let mut shelf = Shelf::default();
-        shelf.replace(volume(3, "a", None));
-        assert!(shelf.named("v").is_none());
-        shelf.put(volume(5, "b", None));
-        shelf.replace(volume(6, "a", Some("c")));
-        assert_eq!(shelf.named("v").unwrap().metadata.uid.as_deref(), Some("b"));
+        let mut index = ObjectIndex::default();
+        index.replace(volume(3, "a", None));
+        assert!(index.named("v").is_none());
+        index.put(volume(5, "b", None));
+        index.replace(volume(6, "a", Some("c")));
+        assert_eq!(index.named("v").unwrap().metadata.uid.as_deref(), Some("b"));
     }
 
     #[test]
     fn objects_missing_in_a_list_are_removed_from_the_cache() {
-        let mut shelf = Shelf::default();
-        shelf.put(volume(3, "a", None));
-        assert_eq!(shelf.reset(Vec::new()).len(), 1);
-        assert_eq!(found(&shelf, &Word::Free("fast".into())), 0);
+        let mut index = ObjectIndex::default();
+        index.put(volume(3, "a", None));
+        assert_eq!(index.reset(Vec::new()).len(), 1);
+        assert_eq!(found(&index, &IndexKey::Free("fast".into())), 0);
     }
 }
