@@ -117,7 +117,7 @@ fn narrow(number: i16) -> i8 {
     i8::try_from(number).unwrap_or(i8::MAX)
 }
 
-struct Parts {
+struct TimeFields {
     date: [i16; 3],
     clock: [i16; 3],
     nanos: i32,
@@ -133,7 +133,7 @@ enum Problem<'a> {
     Range(&'static str),
 }
 
-fn scan(text: &str, micros: bool) -> Result<Parts, Problem<'_>> {
+fn scan(text: &str, micros: bool) -> Result<TimeFields, Problem<'_>> {
     let mut rest = text;
     let year = digits(&mut rest, 4, "2006")?;
     literal(&mut rest, "-")?;
@@ -162,7 +162,7 @@ fn scan(text: &str, micros: bool) -> Result<Parts, Problem<'_>> {
         return Err(Problem::Extra(rest));
     }
     check(day, 1, 31, "day")?;
-    Ok(Parts {
+    Ok(TimeFields {
         date: [year, month, day],
         clock: [hour, minute, second],
         nanos,

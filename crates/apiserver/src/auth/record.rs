@@ -16,11 +16,11 @@ const MAX_NAMES: usize = 8;
 /// Records the requests of callers.
 #[derive(Debug, Default)]
 pub struct Recorder {
-    seen: Mutex<Seen>,
+    seen: Mutex<Recorded>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct Recorded {
     users: BTreeMap<String, Needs>,
     changes: u64,
 }

@@ -115,7 +115,7 @@ where
 {
     // The handler rejects a declared length above the limit by itself.
     let oversized = limits.declared && body.size_hint().lower() > MAX_BODY as u64;
-    let mut parts = Parts::default();
+    let mut parts = BodyPieces::default();
     if body.is_end_stream() || oversized {
         return Ok(parts.finish(None));
     }
@@ -159,7 +159,7 @@ where
 
 /// The part of a request body that has arrived.
 #[derive(Default)]
-struct Parts {
+struct BodyPieces {
     /// The only piece so far.
     first: Bytes,
     /// All pieces, if there are several.
@@ -167,7 +167,7 @@ struct Parts {
     charge: Option<Charge>,
 }
 
-impl Parts {
+impl BodyPieces {
     fn len(&self) -> usize {
         self.first.len() + self.all.len()
     }
