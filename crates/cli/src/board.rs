@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use crate::announce::{Candidate, is_recent, members_path};
 use crate::api::{self, Clock};
 use crate::elections::{self, KINDS, Seen};
-use crate::terms::{self, Term, Word};
+use crate::terms::{self, Term, TermChange};
 
 /// Time after which the API server ends a watch; the client times out slightly later.
 const WATCH_SECONDS: u64 = 240;
@@ -65,7 +65,7 @@ pub(crate) struct Row {
 
 /// An election as shown to programs.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct ElectionJson {
     #[serde(flatten)]
     pub(crate) seen: Seen,
     pub(crate) terms: Vec<Term>,
@@ -73,9 +73,9 @@ pub(crate) struct Told {
 
 /// Live state of elections. Dropping it ends the watches.
 pub(crate) struct Board {
-    news: mpsc::Receiver<News>,
+    updates: mpsc::Receiver<Update>,
     rows: BTreeMap<Key, Arc<Row>>,
-    words: BTreeMap<(String, String), Vec<Word>>,
+    changes: BTreeMap<(String, String), Vec<TermChange>>,
     /// By the place of their election, then by the name of their object.
     members: BTreeMap<(String, String), BTreeMap<String, Known>>,
     /// The election of each member, by the namespace and the name of its object.
@@ -103,7 +103,7 @@ struct Found {
     recent: bool,
 }
 
-enum News {
+enum Update {
     /// A complete list of one kind.
     All(LockKind, Vec<Seen>),
     Put(Box<Seen>),
@@ -111,8 +111,8 @@ enum News {
     /// A complete list of members.
     AllMembers(Vec<Found>),
     Member(Box<Found>),
-    Words(Vec<Word>),
-    Well(&'static str),
+    TermChanges(Vec<TermChange>),
+    Working(&'static str),
     Refused(&'static str, String),
     Trouble(&'static str, String),
 }
@@ -128,7 +128,7 @@ enum Source {
 impl Board {
     /// Starts to list and watch.
     pub(crate) fn open(client: &Client, scope: &Scope) -> Self {
-        let (send, news) = mpsc::channel(256);
+        let (send, updates) = mpsc::channel(256);
         let mut tasks = JoinSet::new();
         let mut sources: Vec<Source> = match scope.kind {
             Some(kind) => vec![Source::Locks(kind)],
@@ -147,14 +147,14 @@ impl Board {
                 client: client.clone(),
                 scope: scope.clone(),
                 source,
-                news: send.clone(),
+                updates: send.clone(),
             };
             tasks.spawn(follower.follow());
         }
         Self {
-            news,
+            updates,
             rows: BTreeMap::new(),
-            words: BTreeMap::new(),
+            changes: BTreeMap::new(),
             members: BTreeMap::new(),
             elections: BTreeMap::new(),
             uncounted: BTreeSet::new(),
@@ -167,12 +167,12 @@ impl Board {
 
     /// Waits for changes and applies all pending ones. Cancel safe.
     pub(crate) async fn changed(&mut self) {
-        match self.news.recv().await {
-            Some(news) => self.take(news),
+        match self.updates.recv().await {
+            Some(update) => self.take(update),
             None => std::future::pending().await,
         }
-        while let Ok(news) = self.news.try_recv() {
-            self.take(news);
+        while let Ok(update) = self.updates.try_recv() {
+            self.take(update);
         }
         // Once for all changes, because each count reads all members of an election.
         for place in std::mem::take(&mut self.uncounted) {
@@ -207,9 +207,9 @@ impl Board {
         words(&self.troubled).or_else(|| words(&self.refused).filter(|_| blind))
     }
 
-    fn take(&mut self, news: News) {
-        match news {
-            News::All(kind, elections) => {
+    fn take(&mut self, update: Update) {
+        match update {
+            Update::All(kind, elections) => {
                 let lock = kind.as_str();
                 let keys: BTreeSet<Key> = elections.iter().map(key).collect();
                 self.rows.retain(|k, _| k.2 != lock || keys.contains(k));
@@ -217,15 +217,15 @@ impl Board {
                     self.put(seen, false);
                 }
             }
-            News::Put(seen) => self.put(*seen, true),
-            News::Gone(key) => {
+            Update::Put(seen) => self.put(*seen, true),
+            Update::Gone(key) => {
                 self.rows.remove(&key);
                 let (namespace, name, lock) = key;
                 if lock == LockKind::Leases.as_str() {
                     self.remove_member(&(namespace, name));
                 }
             }
-            News::AllMembers(found) => {
+            Update::AllMembers(found) => {
                 let object = |found: &Found| (found.namespace.clone(), found.snapshot.name.clone());
                 let kept: BTreeSet<_> = found.iter().map(object).collect();
                 let known = self.elections.keys();
@@ -240,25 +240,25 @@ impl Board {
                     self.put_member(found);
                 }
             }
-            News::Member(found) => self.put_member(*found),
-            News::Words(words) => {
-                for word in words {
-                    let place = (word.namespace.clone(), word.name.clone());
-                    word.join(self.words.entry(place.clone()).or_default());
+            Update::Member(found) => self.put_member(*found),
+            Update::TermChanges(changes) => {
+                for change in changes {
+                    let place = (change.namespace.clone(), change.name.clone());
+                    change.join(self.changes.entry(place.clone()).or_default());
                     self.retell(&place);
                 }
             }
-            News::Well(kind) => {
+            Update::Working(kind) => {
                 self.waiting.remove(kind);
                 self.troubled.remove(kind);
                 self.refused.remove(kind);
             }
-            News::Refused(kind, why) => {
+            Update::Refused(kind, why) => {
                 self.waiting.remove(kind);
                 self.troubled.remove(kind);
                 self.refused.insert(kind, why);
             }
-            News::Trouble(kind, why) => drop(self.troubled.insert(kind, why)),
+            Update::Trouble(kind, why) => drop(self.troubled.insert(kind, why)),
         }
     }
 
@@ -280,8 +280,8 @@ impl Board {
         let place = (seen.namespace.clone(), seen.name.clone());
         // Also after each renewal of the leader, so that dead candidates disappear.
         seen.candidates = self.candidates(&place);
-        if let Some(word) = Word::of_change(before.map(|row| &row.seen), &seen) {
-            word.join(self.words.entry(place.clone()).or_default());
+        if let Some(change) = TermChange::of_change(before.map(|row| &row.seen), &seen) {
+            change.join(self.changes.entry(place.clone()).or_default());
         }
         let row = Row {
             seen,
@@ -369,13 +369,17 @@ impl Board {
 
     /// Computes the terms of an election again.
     fn retell(&mut self, place: &(String, String)) {
-        let words = self.words.get(place).map(Vec::as_slice).unwrap_or_default();
+        let changes = self
+            .changes
+            .get(place)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         for kind in KINDS {
             let key = (place.0.clone(), place.1.clone(), kind.as_str());
             let Some(row) = self.rows.get_mut(&key) else {
                 continue;
             };
-            let mut terms = terms::spoken(words);
+            let mut terms = terms::of_changes(changes);
             terms::settle(&mut terms, &row.seen);
             let row = Arc::make_mut(row);
             row.seen.count_terms(&terms, Timestamp::now());
@@ -400,9 +404,9 @@ impl Row {
     }
 
     /// Returns the election with its last terms, for programs.
-    pub(crate) fn told(&self, terms: usize) -> Told {
+    pub(crate) fn to_json(&self, terms: usize) -> ElectionJson {
         let skip = self.terms.len().saturating_sub(terms);
-        Told {
+        ElectionJson {
             seen: self.seen_now(),
             terms: self.terms[skip..].to_vec(),
         }
@@ -433,7 +437,7 @@ struct Follower {
     client: Client,
     scope: Scope,
     source: Source,
-    news: mpsc::Sender<News>,
+    updates: mpsc::Sender<Update>,
 }
 
 impl Follower {
@@ -445,12 +449,12 @@ impl Follower {
                     let refused = matches!(&error, kube::Error::Api(status)
                         if [401, 403, 404, 405].contains(&status.code));
                     let (word, why) = (self.source.word(), shorten(&error));
-                    let (news, pause) = if refused {
-                        (News::Refused(word, why), REFUSED_RETRY)
+                    let (update, pause) = if refused {
+                        (Update::Refused(word, why), REFUSED_RETRY)
                     } else {
-                        (News::Trouble(word, why), RETRY)
+                        (Update::Trouble(word, why), RETRY)
                     };
-                    self.tell(news).await;
+                    self.send(update).await;
                     pause
                 }
             };
@@ -467,18 +471,20 @@ impl Follower {
         let items = answer.body["items"].as_array().cloned().unwrap_or_default();
         if self.reads_members() {
             let found = items.iter().filter_map(|item| Found::read(item, clock));
-            self.tell(News::AllMembers(found.collect())).await;
+            self.send(Update::AllMembers(found.collect())).await;
         }
-        self.tell(match self.source {
-            Source::Members => News::Words(Vec::new()),
+        self.send(match self.source {
+            Source::Members => Update::TermChanges(Vec::new()),
             Source::Locks(kind) => {
                 let see = |item| elections::see(&self.client, kind, item, clock.now());
-                News::All(kind, items.into_iter().filter_map(see).collect())
+                Update::All(kind, items.into_iter().filter_map(see).collect())
             }
-            Source::Events => News::Words(items.iter().filter_map(Word::read).collect()),
+            Source::Events => {
+                Update::TermChanges(items.iter().filter_map(TermChange::read).collect())
+            }
         })
         .await;
-        self.tell(News::Well(self.source.word())).await;
+        self.send(Update::Working(self.source.word())).await;
         let join = if path.contains('?') { '&' } else { '?' };
         loop {
             let uri = format!(
@@ -522,16 +528,18 @@ impl Follower {
         if self.reads_members()
             && let Some(found) = Found::read(&object, clock)
         {
-            return self.tell(News::Member(Box::new(found))).await;
+            return self.send(Update::Member(Box::new(found))).await;
         }
-        let news = match self.source {
+        let update = match self.source {
             Source::Members => None,
             Source::Locks(kind) => elections::see(&self.client, kind, object, clock.now())
-                .map(|seen| News::Put(Box::new(seen))),
-            Source::Events => Word::read(&object).map(|word| News::Words(vec![word])),
+                .map(|seen| Update::Put(Box::new(seen))),
+            Source::Events => {
+                TermChange::read(&object).map(|change| Update::TermChanges(vec![change]))
+            }
         };
-        if let Some(news) = news {
-            self.tell(news).await;
+        if let Some(update) = update {
+            self.send(update).await;
         }
     }
 
@@ -549,13 +557,13 @@ impl Follower {
                 text(&metadata["name"]),
                 kind.as_str(),
             );
-            self.tell(News::Gone(key)).await;
+            self.send(Update::Gone(key)).await;
         }
     }
 
-    async fn tell(&self, news: News) {
+    async fn send(&self, update: Update) {
         // The receiver is gone only when this task is about to end.
-        let _ = self.news.send(news).await;
+        let _ = self.updates.send(update).await;
     }
 
     /// Returns the path and the queries for list and watch.
@@ -614,9 +622,9 @@ mod tests {
 
     fn board() -> Board {
         Board {
-            news: mpsc::channel(1).1,
+            updates: mpsc::channel(1).1,
             rows: BTreeMap::new(),
-            words: BTreeMap::new(),
+            changes: BTreeMap::new(),
             members: BTreeMap::new(),
             elections: BTreeMap::new(),
             uncounted: BTreeSet::new(),
@@ -661,8 +669,8 @@ mod tests {
     fn members_of_an_election_have_a_limit() {
         let mut board = board();
         let members = (0..=MOST_MEMBERS).map(|n| found("web", &n.to_string()));
-        board.take(News::AllMembers(members.collect()));
-        board.take(News::Member(Box::new(found("web", "x"))));
+        board.take(Update::AllMembers(members.collect()));
+        board.take(Update::Member(Box::new(found("web", "x"))));
         assert_eq!(shown(&board, "web").len(), MOST_MEMBERS);
         assert_eq!(board.elections.len(), MOST_MEMBERS);
     }
@@ -671,18 +679,18 @@ mod tests {
     fn members_are_removed_with_their_objects() {
         let mut board = board();
         let members = ["a", "b", "c"].map(|identity| found("web", identity));
-        board.take(News::AllMembers(members.into()));
-        let gone = |lock| News::Gone(("shop".to_owned(), "web.member.a".to_owned(), lock));
+        board.take(Update::AllMembers(members.into()));
+        let gone = |lock| Update::Gone(("shop".to_owned(), "web.member.a".to_owned(), lock));
         board.take(gone("configmaps"));
         assert_eq!(shown(&board, "web"), ["a", "b", "c"]);
         board.take(gone(LockKind::Leases.as_str()));
         assert_eq!(shown(&board, "web"), ["b", "c"]);
-        board.take(News::Member(Box::new(found("other", "b"))));
+        board.take(Update::Member(Box::new(found("other", "b"))));
         assert_eq!(
             (shown(&board, "web"), shown(&board, "other")),
             (vec!["c".to_owned()], vec!["b".to_owned()])
         );
-        board.take(News::AllMembers(vec![found("web", "d")]));
+        board.take(Update::AllMembers(vec![found("web", "d")]));
         assert_eq!(shown(&board, "web"), ["d"]);
         assert_eq!((board.members.len(), board.elections.len()), (1, 1));
     }

@@ -43,7 +43,7 @@ const UNFOLLOWED: &str = "crashed or cut off; nobody has taken over";
 
 /// The start or the end of a term, as an Event or a change of the lock object shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Word {
+pub(crate) struct TermChange {
     pub(crate) namespace: String,
     pub(crate) name: String,
     at: Timestamp,
@@ -80,19 +80,22 @@ pub(crate) fn path(namespace: Option<&str>) -> String {
 }
 
 /// Reads the statements of candidates, oldest first.
-pub(crate) async fn words(client: &Client, namespace: Option<&str>) -> Result<Vec<Word>> {
+pub(crate) async fn read_changes(
+    client: &Client,
+    namespace: Option<&str>,
+) -> Result<Vec<TermChange>> {
     let list = api::get(client, &path(namespace)).await?.body;
     let items = list["items"].as_array().map(Vec::as_slice);
-    let mut words: Vec<Word> = items
+    let mut changes: Vec<TermChange> = items
         .unwrap_or_default()
         .iter()
-        .filter_map(Word::read)
+        .filter_map(TermChange::read)
         .collect();
-    words.sort_by_key(|word| word.at);
-    Ok(words)
+    changes.sort_by_key(|change| change.at);
+    Ok(changes)
 }
 
-impl Word {
+impl TermChange {
     /// Derives a statement from a change of the lock object.
     pub(crate) fn of_change(before: Option<&Seen>, after: &Seen) -> Option<Self> {
         let held = before.map_or("", |seen| seen.holder.as_str());
@@ -116,12 +119,12 @@ impl Word {
     }
 
     /// Inserts a statement in order. An Event replaces the same statement from the lock, because it has more details.
-    pub(crate) fn join(self, words: &mut Vec<Self>) {
+    pub(crate) fn join(self, changes: &mut Vec<Self>) {
         let near = |other: &&mut Self| {
             (&other.holder, other.began) == (&self.holder, self.began)
                 && other.at.duration_since(self.at).abs() < SignedDuration::from_millis(1500)
         };
-        match words.iter_mut().rev().find(near) {
+        match changes.iter_mut().rev().find(near) {
             Some(known) => {
                 let previous_end = self.previous_end.or(known.previous_end);
                 if self.token.is_some() {
@@ -129,11 +132,11 @@ impl Word {
                 }
                 known.previous_end = previous_end;
             }
-            None => words.push(self),
+            None => changes.push(self),
         }
-        words.sort_by_key(|word| word.at);
-        if words.len() > MEMORY {
-            words.remove(0);
+        changes.sort_by_key(|change| change.at);
+        if changes.len() > MEMORY {
+            changes.remove(0);
         }
     }
 
@@ -164,42 +167,44 @@ impl Word {
 }
 
 /// Computes the terms from statements, oldest first.
-pub(crate) fn spoken<'a>(words: impl IntoIterator<Item = &'a Word>) -> Vec<Term> {
+pub(crate) fn of_changes<'a>(changes: impl IntoIterator<Item = &'a TermChange>) -> Vec<Term> {
     let mut terms: Vec<Term> = Vec::new();
-    for word in words {
+    for change in changes {
         let open = terms.last_mut().filter(|term| term.to.is_none());
-        match (word.began, open) {
+        match (change.began, open) {
             (true, open) => {
                 if let Some(open) = open {
                     // The clock of the previous holder may be wrong.
-                    let end = word.previous_end.unwrap_or(word.at).min(word.at);
+                    let end = change.previous_end.unwrap_or(change.at).min(change.at);
                     open.end(end, SILENT);
                 }
                 terms.push(Term {
-                    holder: word.holder.clone(),
-                    from: Some(word.at),
+                    holder: change.holder.clone(),
+                    from: Some(change.at),
                     to: None,
-                    token: word.token.clone(),
+                    token: change.token.clone(),
                     ended: None,
                 });
             }
-            (false, Some(open)) if open.holder == word.holder => open.end(word.at, &word.why()),
+            (false, Some(open)) if open.holder == change.holder => {
+                open.end(change.at, &change.why())
+            }
             // A late statement of a previous holder adds the reason for its end.
             (false, _) => match terms
                 .iter_mut()
                 .rev()
-                .find(|t| t.holder == word.holder && t.ended.as_deref() == Some(SILENT))
+                .find(|t| t.holder == change.holder && t.ended.as_deref() == Some(SILENT))
             {
                 Some(term) => {
-                    let before = term.to.map_or(word.at, |to| to.min(word.at));
-                    term.end(before, &word.why());
+                    let before = term.to.map_or(change.at, |to| to.min(change.at));
+                    term.end(before, &change.why());
                 }
                 None => terms.push(Term {
-                    holder: word.holder.clone(),
+                    holder: change.holder.clone(),
                     from: None,
-                    to: Some(word.at),
-                    token: word.token.clone(),
-                    ended: Some(word.why()),
+                    to: Some(change.at),
+                    token: change.token.clone(),
+                    ended: Some(change.why()),
                 }),
             },
         }
@@ -278,7 +283,7 @@ impl Term {
     }
 }
 
-impl Word {
+impl TermChange {
     fn why(&self) -> String {
         let unknown = "it stopped leading without giving a reason";
         self.why.as_deref().map_or(unknown, stop_words).to_owned()
@@ -352,9 +357,9 @@ mod tests {
     }
 
     fn told(events: &[Value]) -> Vec<(String, Option<i64>, Option<i64>, String)> {
-        let words: Vec<Word> = events.iter().filter_map(Word::read).collect();
+        let changes: Vec<TermChange> = events.iter().filter_map(TermChange::read).collect();
         let micros = |time: Option<Timestamp>| time.map(Timestamp::as_microsecond);
-        spoken(&words)
+        of_changes(&changes)
             .into_iter()
             .map(|t| {
                 let ended = t.ended.unwrap_or_default();
@@ -402,8 +407,8 @@ mod tests {
         let events = [event(T, "a became leader", None), next.clone()];
         let expected = ("a".into(), Some(T), Some(T + 15 * second), SILENT.into());
         assert_eq!(told(&events)[0], expected);
-        let words: Vec<Word> = events.iter().filter_map(Word::read).collect();
-        let terms = spoken(&words);
+        let changes: Vec<TermChange> = events.iter().filter_map(TermChange::read).collect();
+        let terms = of_changes(&changes);
         let (from, to) = gap(&terms[0], &terms[1]).unwrap();
         assert_eq!(to.duration_since(from), SignedDuration::from_secs(25));
         // A holder whose clock is ahead cannot lead longer than until the next term.
@@ -427,10 +432,10 @@ mod tests {
 
     #[test]
     fn unrelated_events_are_ignored() {
-        assert_eq!(Word::read(&event(T, "pulled an image", None)), None);
+        assert_eq!(TermChange::read(&event(T, "pulled an image", None)), None);
         let mut other = event(T, "a became leader", None);
         other["reason"] = "Scheduled".into();
-        assert_eq!(Word::read(&other), None);
+        assert_eq!(TermChange::read(&other), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::connect::Connect;
 use crate::election_name::OneElection;
 use crate::elections;
 use crate::output::{self, Format, Paint};
-use crate::terms::{self, Term, Word};
+use crate::terms::{self, Term, TermChange};
 use crate::waiting;
 
 /// Show the past terms of an election and why each ended
@@ -70,16 +70,16 @@ impl History {
     async fn gather(&self, client: &Client, namespace: String) -> Result<Report> {
         let seen =
             elections::get(client, self.election.lock, &namespace, &self.election.name).await?;
-        let words = terms::words(client, Some(&namespace)).await;
+        let changes = terms::read_changes(client, Some(&namespace)).await;
         let mut limits = Vec::new();
-        let words = words.unwrap_or_else(|error| {
+        let changes = changes.unwrap_or_else(|error| {
             limits.push(format!(
                 "cannot read Events, so only the current term is known: {}",
                 api::plain(&error)
             ));
             Vec::new()
         });
-        let own: Vec<&Word> = words
+        let own: Vec<&TermChange> = changes
             .iter()
             .filter(|w| w.name == *self.election.name)
             .collect();
@@ -90,7 +90,7 @@ impl History {
                 elections::LIST_THEM
             );
         }
-        let mut terms = terms::spoken(own);
+        let mut terms = terms::of_changes(own);
         let transitions = seen.as_ref().map(|seen| seen.transitions);
         match &seen {
             Some(seen) => terms::settle(&mut terms, seen),

@@ -63,19 +63,20 @@ impl Status {
     }
 
     async fn read(&self, client: &Client, namespace: Option<&str>) -> Result<Vec<Seen>> {
-        let (listing, words) = futures_util::future::join(
+        let (listing, changes) = futures_util::future::join(
             elections::list(client, namespace),
-            terms::words(client, namespace),
+            terms::read_changes(client, namespace),
         )
         .await;
         let listing = listing?;
         let now = listing.clock.now();
         let mut rows = listing.elections;
         rows.retain(|row| self.name.as_ref().is_none_or(|name| row.name == *name));
-        if let Ok(words) = words {
+        if let Ok(changes) = changes {
             for row in &mut rows {
-                let own = |w: &&terms::Word| w.namespace == row.namespace && w.name == row.name;
-                let terms = terms::spoken(words.iter().filter(own));
+                let own =
+                    |w: &&terms::TermChange| w.namespace == row.namespace && w.name == row.name;
+                let terms = terms::of_changes(changes.iter().filter(own));
                 row.count_terms(&terms, now);
             }
         }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::board::{Board, Key, Row, Told};
+use crate::board::{Board, ElectionJson, Key, Row};
 
 /// Interval of comment lines, which keep idle streams open through proxies and show the page that the feed works.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -47,13 +47,13 @@ pub(super) async fn tell(mut board: Board, hello: &Hello, lines: mpsc::Sender<By
     }
     let mut reset = true;
     loop {
-        let put: Vec<Told> = board
+        let put: Vec<ElectionJson> = board
             .rows()
             .filter(|row| {
                 told.get(&row.key())
                     .is_none_or(|old| !Arc::ptr_eq(old, row))
             })
-            .map(|row| row.told(TERMS))
+            .map(|row| row.to_json(TERMS))
             .collect();
         let now: BTreeMap<Key, Arc<Row>> = board
             .rows()

@@ -81,7 +81,7 @@ impl Address {
 
 /// Endpoints of one listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Parts {
+pub(crate) struct Endpoints {
     pub(crate) leader: bool,
     pub(crate) probes: bool,
     pub(crate) metrics: bool,
@@ -92,7 +92,7 @@ pub(crate) struct Parts {
 pub(crate) struct Site {
     pub(crate) view: View,
     pub(crate) metrics: Arc<MetricsText>,
-    pub(crate) parts: Parts,
+    pub(crate) endpoints: Endpoints,
     /// Every path and method responds like `/`, as in the old sidecar.
     pub(crate) compat: bool,
     /// The page under `/ui`.
@@ -163,7 +163,7 @@ impl Site {
         }
         // A client of a unix socket has no address.
         let address = seat.address();
-        if self.parts.leader && Page::has(request.uri().path()) {
+        if self.endpoints.leader && Page::has(request.uri().path()) {
             let mut parts = request.into_parts().0;
             parts.extensions.insert(seat);
             parts.extensions.insert(address);
@@ -188,21 +188,21 @@ impl Site {
             .query()
             .is_some_and(|query| query.contains("verbose"));
         let path = request.uri().path();
-        let parts = self.parts;
+        let endpoints = self.endpoints;
         match (path, read) {
-            ("/livez" | "/healthz", true) if parts.probes => {
+            ("/livez" | "/healthz", true) if endpoints.probes => {
                 let health = self.view.handle.health();
                 let wedged = health.check(TOLERANCE).is_err();
                 probe(path, "leaderElection", wedged, verbose)
             }
-            ("/readyz", true) if parts.probes => {
+            ("/readyz", true) if endpoints.probes => {
                 probe(path, "observed", self.view.notes.heard().is_none(), verbose)
             }
-            ("/metrics", true) if parts.metrics => {
+            ("/metrics", true) if endpoints.metrics => {
                 let (kind, body) = (self.metrics)(request.headers());
                 text(StatusCode::OK, kind, body)
             }
-            _ if !parts.leader => no_such_path(),
+            _ if !endpoints.leader => no_such_path(),
             ("/", true) => json(StatusCode::OK, self.view.name()),
             ("/v1/leader", true) => self.leader(),
             ("/v1/candidates", true) => self.candidates(),

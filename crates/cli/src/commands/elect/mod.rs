@@ -41,7 +41,7 @@ use crate::waiting::Limit;
 pub(crate) use args::Elect;
 use args::{Compat, EventFormat, Mode, NameFormat, Preflight};
 use health::{HealthGate, ReadyGate};
-use http::{Address, Parts, Site};
+use http::{Address, Endpoints, Site};
 use life::{Lease, OwnPod, Undertaker};
 use outlets::Outlets;
 use outlets::hooks::Hooks;
@@ -386,7 +386,7 @@ impl Elect {
         let site = Site {
             view: view.clone(),
             metrics,
-            parts: Parts {
+            endpoints: Endpoints {
                 leader: true,
                 probes: listen.probe_address.is_none(),
                 metrics: listen.metrics_address.is_none(),
@@ -398,24 +398,24 @@ impl Elect {
             hosts: None,
             seats: Seats::new(),
         };
-        let only = |probes, metrics| Parts {
+        let only = |probes, metrics| Endpoints {
             leader: false,
             probes,
             metrics,
         };
         let (probe, metrics) = (&listen.probe_address, &listen.metrics_address);
-        let mut addresses: Vec<(&Address, Parts)> = Vec::new();
-        addresses.extend(listen.http.iter().map(|address| (address, site.parts)));
+        let mut addresses: Vec<(&Address, Endpoints)> = Vec::new();
+        addresses.extend(listen.http.iter().map(|address| (address, site.endpoints)));
         if probe == metrics {
             addresses.extend(probe.iter().map(|address| (address, only(true, true))));
         } else {
             addresses.extend(probe.iter().map(|address| (address, only(true, false))));
             addresses.extend(metrics.iter().map(|address| (address, only(false, true))));
         }
-        for (address, parts) in addresses {
+        for (address, endpoints) in addresses {
             let site = site.clone();
             let mode = listen.http_socket_mode;
-            let server = http::listen(address, mode, Site { parts, ..site }).await?;
+            let server = http::listen(address, mode, Site { endpoints, ..site }).await?;
             tokio::spawn(server);
         }
         Ok(())

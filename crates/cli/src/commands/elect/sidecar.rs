@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use tenure::{Candidate, Event, StopReason, Term};
 use tenure_lock::duration::format as span;
 
-use super::outlets::{News, Notice, Outlets, PATIENCE, Share};
+use super::outlets::{ElectionChange, Notice, Outlets, PATIENCE, Share};
 use super::view::{Seen, View};
 use super::{CONFIGURATION, FORBIDDEN, UNREACHABLE, refuse};
 use crate::events::{Change, EventLog, What};
@@ -234,7 +234,7 @@ impl Sidecar {
             answer.fencing_token = Some(share.term().tenure().token().to_string());
         }
         let previous = self.view.notes.previous();
-        self.outlets.tell(&News {
+        self.outlets.notify(&ElectionChange {
             notice,
             answer,
             previous,

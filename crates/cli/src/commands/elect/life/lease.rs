@@ -54,7 +54,7 @@ impl Lease {
         while newest(&mut queue).await.is_some() {
             loop {
                 tokio::select! {
-                    news = newest(&mut queue) => if news.is_none() { return },
+                    change = newest(&mut queue) => if change.is_none() { return },
                     () = self.own(&own.pod, &handle) => break,
                 }
             }
@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
     use crate::commands::elect::life::scripted::{self, Act};
-    use crate::commands::elect::outlets::{News, Notice, Outlets, Share};
+    use crate::commands::elect::outlets::{ElectionChange, Notice, Outlets, Share};
 
     /// Far longer than any operation in these tests.
     const LIMIT: Duration = Duration::from_secs(60);
@@ -341,7 +341,7 @@ mod tests {
                 None => panic!("the election has ended"),
             }
         };
-        let news = |notice, term| News {
+        let change = |notice, term| ElectionChange {
             notice,
             answer: view.answer(),
             previous: String::new(),
@@ -351,16 +351,16 @@ mod tests {
         let own = OwnPod::scripted("ns", HOLDER);
         let handle = view.handle.clone();
         outlets.add(|queue| lease(client).keep_owned(own, handle, queue));
-        outlets.tell(&news(Notice::Elected, None));
+        outlets.notify(&change(Notice::Elected, None));
         let written = timeout(LIMIT, owned.recv()).await.unwrap();
         let written = written.unwrap().unwrap();
         assert_eq!(written["metadata"]["ownerReferences"][0]["uid"], "0b6c");
         // The next read hangs, and the term ends.
-        outlets.tell(&news(Notice::Changed, None));
+        outlets.notify(&change(Notice::Changed, None));
         let hangs = timeout(LIMIT, owned.recv()).await.unwrap();
         assert_eq!(hangs, Some(None));
         view.handle.step_down(LIMIT);
-        outlets.tell(&news(Notice::Lost, Some(Share::new(term))));
+        outlets.notify(&change(Notice::Lost, Some(Share::new(term))));
         while !matches!(
             timeout(LIMIT, candidate.next()).await.unwrap(),
             Some(Event::Released)

@@ -13,7 +13,7 @@ use tenure_lock::duration::format as span;
 use tenure_lock::in_words;
 use tokio::process::Child;
 
-use super::{News, Notice, PATIENCE, Queue};
+use super::{ElectionChange, Notice, PATIENCE, Queue};
 use crate::commands::run::Exit;
 use crate::notify::Unnotified as _;
 use crate::values;
@@ -40,24 +40,24 @@ impl Hooks {
     pub(crate) async fn serve(self, mut queue: Queue) {
         let mut waiting = VecDeque::new();
         loop {
-            let news = match waiting.pop_front() {
-                Some(news) => news,
+            let change = match waiting.pop_front() {
+                Some(change) => change,
                 None => match queue.recv().await {
-                    Some(news) => news,
+                    Some(change) => change,
                     None => return,
                 },
             };
-            if let (Some(signal), Notice::Elected | Notice::Lost) = (&self.signal, news.notice) {
+            if let (Some(signal), Notice::Elected | Notice::Lost) = (&self.signal, change.notice) {
                 signal.send();
             }
-            let command = match news.notice {
+            let command = match change.notice {
                 Notice::Started => &None,
                 Notice::Elected => &self.elected,
                 Notice::Lost => &self.lost,
                 Notice::Changed => &self.changed,
             };
             if let Some(command) = command {
-                self.run(command, &news, &mut queue, &mut waiting).await;
+                self.run(command, &change, &mut queue, &mut waiting).await;
             }
         }
     }
@@ -65,17 +65,17 @@ impl Hooks {
     async fn run(
         &self,
         command: &str,
-        news: &News,
+        change: &ElectionChange,
         queue: &mut Queue,
-        waiting: &mut VecDeque<News>,
+        waiting: &mut VecDeque<ElectionChange>,
     ) {
         let began = tokio::time::Instant::now();
-        let mut limit = allowed(news, waiting);
+        let mut limit = allowed(change, waiting);
         let child = tokio::process::Command::new("/bin/sh")
             .args(["-c", command])
             .stdin(Stdio::null())
             .unnotified()
-            .envs(news.environment())
+            .envs(change.environment())
             .envs(self.env.iter().cloned())
             .process_group(0)
             .kill_on_drop(true)
@@ -94,7 +94,7 @@ impl Hooks {
                 more = queue.recv(), if open => match more {
                     Some(more) => {
                         waiting.push_back(more);
-                        limit = limit.min(began.elapsed() + allowed(news, waiting));
+                        limit = limit.min(began.elapsed() + allowed(change, waiting));
                     }
                     None => open = false,
                 },
@@ -110,9 +110,9 @@ impl Hooks {
 }
 
 /// Returns the time limit of a hook. Waiting items shorten it, because the hook of a loss needs time too.
-fn allowed(news: &News, waiting: &VecDeque<News>) -> Duration {
-    let own = news.term.as_ref().map_or(PATIENCE, super::Share::left);
-    let behind = waiting.iter().filter_map(|news| news.term.as_ref());
+fn allowed(change: &ElectionChange, waiting: &VecDeque<ElectionChange>) -> Duration {
+    let own = change.term.as_ref().map_or(PATIENCE, super::Share::left);
+    let behind = waiting.iter().filter_map(|change| change.term.as_ref());
     behind.fold(own, |limit, share| limit.min(share.left() / 2))
 }
 
@@ -137,7 +137,7 @@ async fn kill(child: &mut Child) {
     let _ = child.kill().await;
 }
 
-impl News {
+impl ElectionChange {
     /// Returns the environment of a hook.
     fn environment(&self) -> Vec<(String, String)> {
         let answer = &self.answer;

@@ -44,7 +44,7 @@ pub(super) enum Notice {
 
 /// A change of the election, as an outlet receives it.
 #[derive(Clone, Debug)]
-pub(super) struct News {
+pub(super) struct ElectionChange {
     pub(super) notice: Notice,
     /// The state when it happened.
     pub(super) answer: Answer,
@@ -89,12 +89,12 @@ impl Share {
 /// All outlets.
 #[derive(Debug, Default)]
 pub(super) struct Outlets {
-    queues: Vec<mpsc::UnboundedSender<News>>,
+    queues: Vec<mpsc::UnboundedSender<ElectionChange>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 /// The receiving end of an outlet's queue.
-pub(super) type Queue = mpsc::UnboundedReceiver<News>;
+pub(super) type Queue = mpsc::UnboundedReceiver<ElectionChange>;
 
 impl Outlets {
     /// Adds an outlet.
@@ -108,10 +108,10 @@ impl Outlets {
     }
 
     /// Sends a change to all outlets.
-    pub(super) fn tell(&self, news: &News) {
+    pub(super) fn notify(&self, change: &ElectionChange) {
         for queue in &self.queues {
             // An outlet that has ended has logged the reason.
-            let _ = queue.send(news.clone());
+            let _ = queue.send(change.clone());
         }
     }
 
@@ -129,12 +129,12 @@ impl Outlets {
 
 /// Returns the newest queued change, with the shares of all queued changes. For outlets that show a state and not its
 /// history. Returns `None` when the queue is closed.
-pub(super) async fn newest(queue: &mut Queue) -> Option<(News, Vec<Share>)> {
-    let mut news = queue.recv().await?;
-    let mut shares: Vec<Share> = news.term.take().into_iter().collect();
+pub(super) async fn newest(queue: &mut Queue) -> Option<(ElectionChange, Vec<Share>)> {
+    let mut change = queue.recv().await?;
+    let mut shares: Vec<Share> = change.term.take().into_iter().collect();
     while let Ok(next) = queue.try_recv() {
-        news = next;
-        shares.extend(news.term.take());
+        change = next;
+        shares.extend(change.term.take());
     }
-    Some((news, shares))
+    Some((change, shares))
 }

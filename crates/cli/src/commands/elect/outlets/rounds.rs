@@ -37,8 +37,8 @@ impl Rounds {
     pub(super) async fn next(&mut self) -> Option<Round> {
         let pause = if self.failing { RETRY } else { AGAIN };
         tokio::select! {
-            news = newest(&mut self.queue) => {
-                let (_, shares) = news?;
+            change = newest(&mut self.queue) => {
+                let (_, shares) = change?;
                 Some(Round { shares })
             }
             () = tokio::time::sleep(pause) => Some(Round { shares: Vec::new() }),

@@ -9,8 +9,8 @@ use crate::commands::elect::view::Answer;
 
 /// Updates the file until the queue is closed.
 pub(crate) async fn serve(path: PathBuf, mut queue: Queue) {
-    while let Some((news, shares)) = newest(&mut queue).await {
-        let (file, answer) = (path.clone(), news.answer);
+    while let Some((change, shares)) = newest(&mut queue).await {
+        let (file, answer) = (path.clone(), change.answer);
         // A disk may block.
         let written = tokio::task::spawn_blocking(move || write(&file, &answer));
         let limit = shares.iter().map(super::Share::left).min();

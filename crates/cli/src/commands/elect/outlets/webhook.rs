@@ -7,7 +7,7 @@ use http::{Request, Uri, header};
 use kube::client::Body;
 use kube::{Client, Config};
 
-use super::{News, Notice, Queue};
+use super::{ElectionChange, Notice, Queue};
 
 /// Timeout of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -78,18 +78,18 @@ impl Target {
                 return;
             }
         };
-        while let Some(mut news) = queue.recv().await {
-            news.term = None;
-            if news.notice != Notice::Started {
-                self.deliver(&client, &news).await;
+        while let Some(mut change) = queue.recv().await {
+            change.term = None;
+            if change.notice != Notice::Started {
+                self.deliver(&client, &change).await;
             }
         }
     }
 
-    async fn deliver(&self, client: &Client, news: &News) {
+    async fn deliver(&self, client: &Client, change: &ElectionChange) {
         let mut pause = FIRST_PAUSE;
         for attempt in 1..=ATTEMPTS {
-            let why = match tokio::time::timeout(TIMEOUT, self.post(client, news)).await {
+            let why = match tokio::time::timeout(TIMEOUT, self.post(client, change)).await {
                 Ok(Ok(())) => return,
                 Ok(Err(why)) => why,
                 Err(_) => "no answer in time".to_owned(),
@@ -108,13 +108,13 @@ impl Target {
         }
     }
 
-    async fn post(&self, client: &Client, news: &News) -> Result<(), String> {
-        let mut body = serde_json::to_value(&news.answer).map_err(|error| error.to_string())?;
-        body["event"] = serde_json::json!(news.notice);
-        body["previous"] = news.previous.clone().into();
+    async fn post(&self, client: &Client, change: &ElectionChange) -> Result<(), String> {
+        let mut body = serde_json::to_value(&change.answer).map_err(|error| error.to_string())?;
+        body["event"] = serde_json::json!(change.notice);
+        body["previous"] = change.previous.clone().into();
         let request = Request::post(&self.path)
             .header(header::CONTENT_TYPE, "application/json")
-            .header("X-Tenure-Term", news.answer.term.unwrap_or_default())
+            .header("X-Tenure-Term", change.answer.term.unwrap_or_default())
             .body(Body::from(body.to_string().into_bytes()))
             .map_err(|error| error.to_string())?;
         let answer = client.send(request).await.map_err(|e| tenure::plain(&e))?;
