@@ -45,6 +45,57 @@ pub fn dns1035_label(value: &str) -> Vec<String> {
     complaints
 }
 
+/// Checks a DNS subdomain whose first label is `*`: a host of an ingress.
+pub fn wildcard_subdomain(value: &str) -> Vec<String> {
+    let mut complaints = too_long(value, 253, "characters");
+    let rest = value.strip_prefix("*.");
+    if !rest.is_some_and(|rest| rest.split('.').all(is_dns1123_label)) {
+        let what = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character";
+        complaints.push(pattern(
+            what,
+            &format!(r"\*\.{SUBDOMAIN}"),
+            &["*.example.com"],
+        ));
+    }
+    complaints
+}
+
+/// Checks the name of a port.
+pub fn port_name(value: &str) -> Vec<String> {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let mut complaints = too_long(value, 15, "characters");
+    let broken = [
+        (
+            value.is_empty() || !value.bytes().all(inner),
+            "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",
+        ),
+        (
+            !value.bytes().any(|b| b.is_ascii_lowercase()),
+            "must contain at least one letter (a-z)",
+        ),
+        (value.contains("--"), "must not contain consecutive hyphens"),
+        (
+            value.starts_with('-') || value.ends_with('-'),
+            "must not begin or end with a hyphen",
+        ),
+    ];
+    let broken = broken.into_iter().filter(|(is, _)| *is);
+    complaints.extend(broken.map(|(_, why)| why.to_owned()));
+    complaints
+}
+
+/// Checks a path below a domain: the name of a controller.
+pub fn http_path(value: &str) -> Vec<String> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&b);
+    if !value.is_empty() && value.bytes().all(allowed) {
+        return Vec::new();
+    }
+    let regex = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+";
+    vec![format!(
+        "Invalid path (regex used for validation is '{regex}')"
+    )]
+}
+
 /// Checks that a name is valid as one path segment: RBAC kinds.
 pub fn path_segment(value: &str) -> Vec<String> {
     match value {

@@ -9,6 +9,7 @@ import (
 	authentication "k8s.io/api/authentication/v1"
 	authorization "k8s.io/api/authorization/v1"
 	autoscaling "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batch "k8s.io/api/batch/v1"
 	certificates "k8s.io/api/certificates/v1"
 	coordination "k8s.io/api/coordination/v1"
@@ -45,6 +46,7 @@ func (e Entry) Kind() string { return e.Type().Name() }
 // All contains the roots of the table. A new kind of the server is one line here.
 var All = []Entry{
 	{"", "v1", core.Binding{}},
+	{"", "v1", core.ComponentStatus{}},
 	{"", "v1", core.ConfigMap{}},
 	{"", "v1", core.Endpoints{}},
 	{"", "v1", core.Event{}},
@@ -75,7 +77,9 @@ var All = []Entry{
 	{"authorization.k8s.io", "v1", authorization.SelfSubjectAccessReview{}},
 	{"authorization.k8s.io", "v1", authorization.SelfSubjectRulesReview{}},
 	{"authorization.k8s.io", "v1", authorization.SubjectAccessReview{}},
+	{"autoscaling", "v1", autoscaling.HorizontalPodAutoscaler{}},
 	{"autoscaling", "v1", autoscaling.Scale{}},
+	{"autoscaling", "v2", autoscalingv2.HorizontalPodAutoscaler{}},
 	{"batch", "v1", batch.CronJob{}},
 	{"batch", "v1", batch.Job{}},
 	{"certificates.k8s.io", "v1", certificates.CertificateSigningRequest{}},
@@ -86,9 +90,11 @@ var All = []Entry{
 	{"events.k8s.io", "v1", events.Event{}},
 	{"flowcontrol.apiserver.k8s.io", "v1", flowcontrol.FlowSchema{}},
 	{"flowcontrol.apiserver.k8s.io", "v1", flowcontrol.PriorityLevelConfiguration{}},
+	{"networking.k8s.io", "v1", networking.IPAddress{}},
 	{"networking.k8s.io", "v1", networking.Ingress{}},
 	{"networking.k8s.io", "v1", networking.IngressClass{}},
 	{"networking.k8s.io", "v1", networking.NetworkPolicy{}},
+	{"networking.k8s.io", "v1", networking.ServiceCIDR{}},
 	{"node.k8s.io", "v1", node.RuntimeClass{}},
 	{"policy", "v1", policy.Eviction{}},
 	{"policy", "v1", policy.PodDisruptionBudget{}},

@@ -8,19 +8,26 @@ use crate::status::Failure;
 use crate::store::Range;
 
 /// Sets the default storage class on a claim that names no class.
-pub(super) fn admit(registry: &Registry, claim: &mut Value) {
+pub(super) fn admit(registry: &Registry, _: &Target<'_>, claim: &mut Value) -> Result<(), Failure> {
+    let is_default = super::columns::storage::is_default;
     if claim.pointer("/spec/storageClassName").is_none()
         && !volume::has_beta_class(claim)
-        && let Some(class) = default_storage_class(registry)
+        && let Some(class) = default_class(registry, "storage.k8s.io", "storageclasses", is_default)
         && let Some(spec) = claim.get_mut("spec").and_then(Value::as_object_mut)
     {
         spec.insert("storageClassName".into(), Value::String(class));
     }
+    Ok(())
 }
 
-/// Returns the name of the default class. If there are several, the newest one is used.
-fn default_storage_class(registry: &Registry) -> Option<String> {
-    let kind = super::find("storage.k8s.io", "storageclasses")?;
+/// Returns the name of the default class of a kind. If there are several, the newest one is used.
+pub(super) fn default_class(
+    registry: &Registry,
+    group: &str,
+    plural: &str,
+    is_default: fn(&Value) -> bool,
+) -> Option<String> {
+    let kind = super::find(group, plural)?;
     let range = Range {
         resource: kind.storage_key(),
         namespace: None,
@@ -32,7 +39,7 @@ fn default_storage_class(registry: &Registry) -> Option<String> {
         .iter()
         .filter_map(|class| parsed(class).ok());
     classes
-        .filter(super::columns::storage::is_default)
+        .filter(is_default)
         .map(|class| {
             let since = text(&class, "/metadata/creationTimestamp").to_owned();
             (

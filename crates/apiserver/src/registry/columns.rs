@@ -2,6 +2,7 @@
 
 mod custom;
 mod description;
+pub(super) mod networking;
 pub(super) mod storage;
 pub(super) mod workloads;
 
@@ -375,6 +376,39 @@ fn list(object: &Value, pointer: &str, item: fn(&Value) -> String) -> String {
         format!("{} + {} more...", all[..3].join(","), all.len() - 3)
     } else {
         all.join(",")
+    }
+}
+
+/// Returns a label selector in the form of a query.
+fn selector_text(selector: Option<&Value>) -> String {
+    let member = |name: &str| selector.and_then(|selector| selector.get(name));
+    let labels = member("matchLabels").and_then(Value::as_object);
+    let labels = labels.into_iter().flatten();
+    let mut terms: Vec<(String, String)> = labels
+        .map(|(key, value)| (key.clone(), format!("{key}={}", scalar(Some(value)))))
+        .collect();
+    let expressions = member("matchExpressions").and_then(Value::as_array);
+    for expression in expressions.into_iter().flatten() {
+        let key = scalar(expression.get("key"));
+        let values = expression.get("values").and_then(Value::as_array);
+        let values = values.into_iter().flatten();
+        let mut values: Vec<String> = values.map(|value| scalar(Some(value))).collect();
+        values.sort();
+        let values = values.join(",");
+        let term = match scalar(expression.get("operator")).as_str() {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "DoesNotExist" => format!("!{key}"),
+            _ => key.clone(),
+        };
+        terms.push((key, term));
+    }
+    terms.sort_by(|one, other| one.0.cmp(&other.0));
+    let terms: Vec<String> = terms.into_iter().map(|(_, term)| term).collect();
+    if terms.is_empty() {
+        "<none>".to_owned()
+    } else {
+        terms.join(",")
     }
 }
 

@@ -56,7 +56,7 @@ impl Registry {
         let owners = owners::updated(target, None, None, &object, sent.as_ref(), options);
         let owners = owners.into_list(None);
         set_namespace(target, &mut object);
-        (target.kind.admit)(self, &mut object);
+        (target.kind.admit)(self, target, &mut object)?;
         let generated = meta::generate_name(&mut object);
         for attempt in 1.. {
             prepare(target, &mut object)?;
@@ -107,7 +107,7 @@ impl Registry {
         let place = self.check_place(target, target.name)?;
         self.check_grant(target, user, None, &object)?;
         set_namespace(target, &mut object);
-        (target.kind.admit)(self, &mut object);
+        (target.kind.admit)(self, target, &mut object)?;
         let sent = object.pointer("/metadata/resourceVersion").cloned();
         prepare(target, &mut object)?;
         self.decide_new_names(target, &mut object);
@@ -246,5 +246,6 @@ fn prepare(target: &Target<'_>, object: &mut Value) -> Result<(), Failure> {
     let mut causes = Vec::new();
     meta::validate(kind, object, &mut causes);
     target.validate(object, &mut causes);
+    (kind.validate_new)(object, &mut causes);
     refuse_invalid(target, text(object, "/metadata/name"), causes)
 }

@@ -3,6 +3,7 @@
 mod custom;
 mod devices;
 mod kind;
+mod networking;
 mod storage;
 mod workloads;
 
@@ -55,6 +56,7 @@ pub(super) const BASE: Kind = Kind {
     assign: rules::nothing_to_assign,
     prepare: rules::nothing_to_default,
     validate: rules::nothing_to_check,
+    validate_new: rules::nothing_to_check,
     preserve: rules::no_change_to_make,
     validate_update: rules::no_change_to_check,
     check_update: rules::no_change_to_refuse,
@@ -72,7 +74,13 @@ const AUTHENTICATION: &str = "authentication.k8s.io";
 
 /// All built-in kinds, in the order of discovery.
 pub(super) static KINDS: LazyLock<Vec<&'static Kind>> = LazyLock::new(|| {
-    let families = [GENERAL, storage::KINDS, workloads::KINDS, devices::KINDS];
+    let families = [
+        GENERAL,
+        storage::KINDS,
+        workloads::KINDS,
+        devices::KINDS,
+        networking::KINDS,
+    ];
     families.into_iter().flatten().collect()
 });
 

@@ -12,6 +12,7 @@ mod delete;
 mod engine;
 mod eviction;
 mod expiry;
+mod ingresses;
 mod kinds;
 pub(crate) mod meta;
 mod namespaces;

@@ -25,6 +25,7 @@ mod kinds;
 mod lifecycle;
 mod lists;
 mod malformed;
+mod networking;
 mod pods;
 mod purge;
 mod responses;

@@ -12,6 +12,7 @@ const IMAGES: Column = wide("Images", |o, _| members(o, POD, "image"))
 const SELECTOR: Column = wide("Selector", |o, _| selector(o, "/spec/selector"));
 
 const POD: &str = "/spec/template/spec/containers";
+const TEMPLATE: &str = "/template/spec/containers";
 const CRON_POD: &str = "/spec/jobTemplate/spec/template/spec/containers";
 
 const fn number(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Column {
@@ -52,6 +53,23 @@ const fn replicas(spec: &'static str, status: &'static str) -> [Column; 7] {
         SELECTOR.field(spec, "selector"),
     ]
 }
+
+pub(in crate::registry) const POD_TEMPLATE: &[Column] = &[
+    text("Containers", |o, _| members(o, TEMPLATE, "name"))
+        .described("Names of each container in the template."),
+    text("Images", |o, _| members(o, TEMPLATE, "image"))
+        .described("Images referenced by each container in the template."),
+    text("Pod Labels", |o, _| {
+        selector(o, "/template/metadata/labels")
+    })
+    .described("The labels for the pod template."),
+];
+
+pub(in crate::registry) const CONTROLLER_REVISION: &[Column] = &[
+    text("Controller", |o, _| json!(controller(o))).described("Controller of the object"),
+    text("Revision", |o, _| count(o, "/revision")).field("apps/v1.ControllerRevision", "revision"),
+    AGE_COLUMN,
+];
 
 pub(in crate::registry) const STATEFUL_SET: &[Column] = &[
     text("Ready", |o, _| ready(o)).described("Number of the pod with ready state"),
@@ -186,6 +204,21 @@ pub(in crate::registry) const RESOURCE_SLICE: &[Column] = &[
     text("Pool", |o, _| string(o, "/spec/pool/name")).field("resource/v1.ResourcePool", "name"),
     AGE_COLUMN,
 ];
+
+/// Returns the controller in the form `statefulset.apps/web`.
+fn controller(object: &Value) -> String {
+    let owners = object
+        .pointer("/metadata/ownerReferences")
+        .and_then(Value::as_array);
+    let mut owners = owners.into_iter().flatten();
+    let Some(owner) = owners.find(|owner| owner["controller"] == true) else {
+        return "<none>".to_owned();
+    };
+    let version = scalar(owner.get("apiVersion"));
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    let kind = crate::status::qualified(&scalar(owner.get("kind")), group);
+    format!("{}/{}", kind.to_lowercase(), scalar(owner.get("name")))
+}
 
 fn ready(object: &Value) -> Value {
     let (ready, wanted) = (

@@ -71,14 +71,16 @@ pub(crate) struct Kind {
     /// Applies only the defaults that a client implies by omitting a field. Set if `default` also assigns values of the
     /// server.
     pub(crate) default_intended: Option<fn(&mut Value)>,
-    /// Sets values of a new object that depend on other objects.
-    pub(crate) admit: fn(&Registry, &mut Value),
+    /// Sets values of a new object that depend on other objects, or rejects it because of them.
+    pub(crate) admit: fn(&Registry, &Target<'_>, &mut Value) -> Result<(), Failure>,
     /// Assigns values that no other object may have, after defaults and validation.
     pub(crate) assign: fn(&Registry, &Target<'_>, &mut Value) -> Result<(), Failure>,
     /// Changes a new object before validation.
     pub(crate) prepare: fn(&mut Value),
     /// Validates an object.
     pub(crate) validate: fn(&Value, &mut Vec<Cause>),
+    /// Validates a new object, after `validate`.
+    pub(crate) validate_new: fn(&Value, &mut Vec<Cause>),
     /// Copies the members that an update cannot change from the old object to the new one, before defaults.
     pub(crate) preserve: fn(&Value, &mut Value),
     /// Validates a change, old to new, after `validate`.

@@ -1,9 +1,9 @@
-//! Workloads and disruption budgets: the groups `apps`, `batch` and `policy`, and replication controllers. This server
+//! Workloads and disruption budgets: the groups `apps`, `batch` and `policy`, replication controllers and pod templates. This server
 //! creates no pods from them; schedulers and controllers read these kinds.
 
 use super::{BASE, Kind};
 use crate::registry::columns::workloads as columns;
-use crate::registry::rules::{apps, batch, policy, warnings};
+use crate::registry::rules::{apps, batch, policy, templates, warnings};
 use crate::registry::{Field, Generation, NameRule, Subresource};
 
 /// Settings that these kinds share.
@@ -38,6 +38,30 @@ pub(super) static KINDS: &[Kind] = &[
         prepare: apps::prepare_replicas,
         validate: apps::validate_replication_controller,
         ..WORKLOAD
+    },
+    Kind {
+        kind: "PodTemplate",
+        plural: "podtemplates",
+        singular: "podtemplate",
+        storage: "/podtemplates",
+        returns_deleted: true,
+        generation: Generation::Content,
+        columns: columns::POD_TEMPLATE,
+        default: templates::default_template,
+        validate: templates::validate_template,
+        ..BASE
+    },
+    Kind {
+        group: "apps",
+        kind: "ControllerRevision",
+        plural: "controllerrevisions",
+        singular: "controllerrevision",
+        storage: "apps/controllerrevisions",
+        columns: columns::CONTROLLER_REVISION,
+        validate: templates::validate_revision,
+        validate_new: templates::validate_new_revision,
+        validate_update: templates::validate_revision_update,
+        ..BASE
     },
     Kind {
         group: "apps",

@@ -450,7 +450,7 @@ fn share(value: &Value) -> i64 {
         .unwrap_or(0)
 }
 
-fn moved(inner: Vec<Cause>, below: &str, causes: &mut Vec<Cause>) {
+pub(super) fn moved(inner: Vec<Cause>, below: &str, causes: &mut Vec<Cause>) {
     causes.extend(inner.into_iter().map(|cause| Cause {
         field: format!("{below}.{}", cause.field),
         ..cause

@@ -3,6 +3,7 @@
 //! All functions work on the canonical stored form: types are checked and unknown fields are removed. Defaults are
 //! idempotent, because they also run after patches.
 
+mod address;
 pub(crate) mod apps;
 pub(crate) mod batch;
 pub(crate) mod config;
@@ -12,6 +13,7 @@ pub(crate) mod events;
 mod image;
 pub(crate) mod lease;
 pub(crate) mod namespace;
+pub(crate) mod networking;
 pub(crate) mod node;
 pub(crate) mod pod;
 pub(crate) mod policy;
@@ -19,6 +21,7 @@ pub(crate) mod rbac;
 pub(crate) mod resource;
 pub(crate) mod service;
 pub(crate) mod storage;
+pub(crate) mod templates;
 pub(crate) mod volume;
 pub(crate) mod warnings;
 
@@ -34,7 +37,9 @@ pub(super) fn nothing_to_check(_: &Value, _: &mut Vec<Cause>) {}
 
 pub(super) fn no_change_to_make(_: &Value, _: &mut Value) {}
 
-pub(super) fn nothing_to_admit(_: &Registry, _: &mut Value) {}
+pub(super) fn nothing_to_admit(_: &Registry, _: &Target<'_>, _: &mut Value) -> Result<(), Failure> {
+    Ok(())
+}
 
 pub(super) fn nothing_to_assign(
     _: &Registry,
