@@ -113,6 +113,33 @@ impl Quantity {
         }
     }
 
+    /// Returns the sum. Its text has the suffixes of this quantity, or those of the other one if this one is zero.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        self.with_nanos(self.nanos().saturating_add(other.nanos()), other)
+    }
+
+    /// Returns the value as a floating-point number.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "the result is an approximation")]
+    pub fn as_f64(&self) -> f64 {
+        self.nanos() as f64 / 1e9
+    }
+
+    fn with_nanos(&self, nanos: i128, other: &Self) -> Self {
+        let format = if self.mantissa == 0 {
+            other.format
+        } else {
+            self.format
+        };
+        Self {
+            mantissa: nanos,
+            scale: NANO,
+            format,
+            text: None,
+        }
+    }
+
     /// Returns the value in nanos. Every quantity has one, because parsing rounds up to nanos and limits the size.
     fn nanos(&self) -> i128 {
         let factor = 10i128.checked_pow(self.scale.saturating_sub(NANO).unsigned_abs());
@@ -333,6 +360,22 @@ fn decimal(f: &mut fmt::Formatter<'_>, quantity: &Quantity, exponent_form: bool)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sums_keep_the_suffixes_of_the_first_quantity() {
+        let quantity = |text: &str| text.parse::<Quantity>().expect("a quantity");
+        for (one, other, sum) in [
+            ("1", "500m", "1500m"),
+            ("1Gi", "512Mi", "1536Mi"),
+            ("0", "1Gi", "1Gi"),
+            ("500m", "500m", "1"),
+            ("1Gi", "1", "1073741825"),
+        ] {
+            let total = quantity(one).plus(&quantity(other));
+            assert_eq!(total.to_string(), sum, "{one} + {other}");
+        }
+        assert!((quantity("1500m").as_f64() - 1.5).abs() < 1e-9);
+    }
 
     #[test]
     fn canonical_text_equals_that_of_the_real_server() {

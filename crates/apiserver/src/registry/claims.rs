@@ -1,67 +1,75 @@
 //! Claims depend on storage classes: a new claim gets the default class, and only some classes let a claim grow.
 
+use std::cmp::Reverse;
+
 use serde_json::Value;
 
 use super::engine::{Registry, Target, parsed};
 use super::rules::{text, volume};
+use super::{Kind, find, pods};
 use crate::status::Failure;
-use crate::store::Range;
+use crate::store::{Given, Range};
 
 /// Sets the default storage class on a claim that names no class.
-pub(super) fn admit(registry: &Registry, _: &Target<'_>, claim: &mut Value) -> Result<(), Failure> {
+pub(super) fn admit(
+    registry: &Registry,
+    target: &Target<'_>,
+    claim: &mut Value,
+) -> Result<Vec<Given>, Failure> {
+    let mut used = Vec::new();
     let is_default = super::columns::storage::is_default;
     if claim.pointer("/spec/storageClassName").is_none()
         && !volume::has_beta_class(claim)
-        && let Some(class) = default_class(registry, "storage.k8s.io", "storageclasses", is_default)
+        && let Some(class) = default_class(
+            registry,
+            find("storage.k8s.io", "storageclasses"),
+            is_default,
+        )
         && let Some(spec) = claim.get_mut("spec").and_then(Value::as_object_mut)
     {
-        spec.insert("storageClassName".into(), Value::String(class));
+        spec.insert(
+            "storageClassName".into(),
+            Value::String(class.key.name.clone()),
+        );
+        used.push(class);
     }
-    Ok(())
+    pods::check_claim(registry, target, claim, &mut used)?;
+    Ok(used)
 }
 
-/// Returns the name of the default class of a kind. If there are several, the newest one is used.
+/// Returns the default class of a kind. If there are several, the newest one is used.
 pub(super) fn default_class(
     registry: &Registry,
-    group: &str,
-    plural: &str,
+    kind: Option<&'static Kind>,
     is_default: fn(&Value) -> bool,
-) -> Option<String> {
-    let kind = super::find(group, plural)?;
+) -> Option<Given> {
     let range = Range {
-        resource: kind.storage_key(),
+        resource: kind?.storage_key(),
         namespace: None,
         name: None,
     };
     let listing = registry.store.list(&range, None).ok()?;
-    let classes = listing
-        .objects
-        .iter()
-        .filter_map(|class| parsed(class).ok());
-    classes
-        .filter(is_default)
-        .map(|class| {
-            let since = text(&class, "/metadata/creationTimestamp").to_owned();
-            (
-                since,
-                std::cmp::Reverse(text(&class, "/metadata/name").to_owned()),
-            )
-        })
-        .max()
-        .map(|(_, name)| name.0)
+    let defaults = listing.objects.into_iter().filter_map(|stored| {
+        let class = parsed(&stored).ok().filter(is_default)?;
+        let since = text(&class, "/metadata/creationTimestamp").to_owned();
+        Some(((since, Reverse(stored.key.name.clone())), stored))
+    });
+    let newest = defaults.max_by(|one, other| one.0.cmp(&other.0));
+    newest.map(|(_, stored)| pods::given(&stored))
 }
 
-/// Rejects the growth of a claim unless its class allows volume expansion.
+/// Rejects a claim outside the limit ranges, and its growth unless its class allows volume expansion.
 pub(super) fn check_resize(
     registry: &Registry,
     target: &Target<'_>,
     old: &Value,
     new: &Value,
 ) -> Result<(), Failure> {
+    pods::check_claim(registry, target, new, &mut Vec::new())?;
     if !volume::grows(old, new) {
         return Ok(());
     }
-    let classes = super::find("storage.k8s.io", "storageclasses");
+    let classes = find("storage.k8s.io", "storageclasses");
     let class = classes.and_then(|kind| {
         let class = Target {
             kind,

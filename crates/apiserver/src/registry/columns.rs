@@ -82,6 +82,34 @@ const AGE_COLUMN: Column = text("Age", age).field("meta/v1.ObjectMeta", "creatio
 
 pub(crate) const AGE: &[Column] = &[AGE_COLUMN];
 
+pub(super) const PRIORITY_CLASS: &[Column] = &[
+    Column {
+        kind: "integer",
+        ..text("Value", |o, _| {
+            json!(o.get("value").and_then(Value::as_i64).unwrap_or(0))
+        })
+    }
+    .field("scheduling/v1.PriorityClass", "value"),
+    Column {
+        kind: "boolean",
+        ..text("Global-Default", |o, _| {
+            json!(o.get("globalDefault") == Some(&json!(true)))
+        })
+    }
+    .field("scheduling/v1.PriorityClass", "globalDefault"),
+    AGE_COLUMN,
+    text("PreemptionPolicy", |o, _| string(o, "/preemptionPolicy"))
+        .field("scheduling/v1.PriorityClass", "preemptionPolicy"),
+];
+
+pub(super) const RUNTIME_CLASS: &[Column] = &[
+    text("Handler", |o, _| string(o, "/handler")).field("node/v1.RuntimeClass", "handler"),
+    AGE_COLUMN,
+];
+
+/// Columns of kinds for which Kubernetes defines none.
+pub(super) const CREATED_AT: &[Column] = DEFINITION;
+
 pub(super) const DEFINITION: &[Column] = &[text("Created At", |o, _| {
     string(o, "/metadata/creationTimestamp")
 })

@@ -17,6 +17,16 @@ use crate::store::{Change, Expected, Given, Key, Write};
 /// Number of random names to try for `generateName`.
 const NAME_ATTEMPTS: usize = 8;
 
+/// Result of an attempt to create an object.
+enum Created {
+    /// It was created. Contains the stored form.
+    Done(Bytes),
+    /// An object of that name exists.
+    Exists,
+    /// Another object on which the content depends has changed.
+    Outdated,
+}
+
 impl Registry {
     /// Creates an object from its stored form, and returns it as stored.
     pub(crate) async fn create(
@@ -27,13 +37,27 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Bytes, Failure> {
         let seen = self.store.revision();
-        let again = self.store.shared().then(|| object.clone());
-        match (self.create_now(target, object, user, options).await, again) {
-            (Err(failure), Some(object)) if self.outdated(seen, &failure).await? => {
-                self.create_now(target, object, user, options).await
+        let again = (self.store.shared() || target.kind.admit.is_some()).then(|| object.clone());
+        let mut done = self.create_now(target, object, user, options).await;
+        let Some(again) = again else {
+            return created(done);
+        };
+        let mut refreshed = false;
+        for _ in 1..ATTEMPTS {
+            let repeat = match &done {
+                Ok(Created::Outdated) => true,
+                Err(failure) if !refreshed => {
+                    refreshed = true;
+                    self.outdated(seen, failure).await?
+                }
+                _ => false,
+            };
+            if !repeat {
+                break;
             }
-            (done, _) => done,
+            done = self.create_now(target, again.clone(), user, options).await;
         }
+        created(done)
     }
 
     async fn create_now(
@@ -42,7 +66,7 @@ impl Registry {
         mut object: Value,
         user: &User,
         options: &WriteOptions,
-    ) -> Result<Bytes, Failure> {
+    ) -> Result<Created, Failure> {
         check_namespace(target, &object)?;
         let place = self.check_place(target, text(&object, "/metadata/name"))?;
         let sent_version = object.pointer("/metadata/resourceVersion").cloned();
@@ -56,7 +80,7 @@ impl Registry {
         let owners = owners::updated(target, None, None, &object, sent.as_ref(), options);
         let owners = owners.into_list(None);
         set_namespace(target, &mut object);
-        (target.kind.admit)(self, target, &mut object)?;
+        let used = self.admit(target, &mut object)?;
         let generated = meta::generate_name(&mut object);
         for attempt in 1.. {
             prepare(target, &mut object)?;
@@ -66,10 +90,10 @@ impl Registry {
             restore_sent_version(&mut object, sent_version.as_ref(), options);
             let name = text(&object, "/metadata/name").to_owned();
             let key = target.key_of(&name);
-            if let Some(done) = self
-                .try_create(target, key, &object, place.clone(), options)
-                .await?
-            {
+            let done = self
+                .try_create(target, key, &object, (place.clone(), &used), options)
+                .await?;
+            if !matches!(done, Created::Exists) {
                 return Ok(done);
             }
             if !generated || attempt == NAME_ATTEMPTS {
@@ -94,7 +118,7 @@ impl Registry {
         unreachable!("the loop ends by returning")
     }
 
-    /// Creates the object of a PUT or an apply to an absent name. Returns `None` if another writer created it first.
+    /// Creates the object of a PUT or an apply to an absent name. Returns `None` if another writer came first.
     pub(super) async fn create_by_update(
         &self,
         target: &Target<'_>,
@@ -107,43 +131,60 @@ impl Registry {
         let place = self.check_place(target, target.name)?;
         self.check_grant(target, user, None, &object)?;
         set_namespace(target, &mut object);
-        (target.kind.admit)(self, target, &mut object)?;
+        let used = self.admit(target, &mut object)?;
         let sent = object.pointer("/metadata/resourceVersion").cloned();
         prepare(target, &mut object)?;
         self.decide_new_names(target, &mut object);
         (target.kind.assign)(self, target, &mut object)?;
         owners::put(&mut object, owners);
         restore_sent_version(&mut object, sent.as_ref(), options);
-        self.try_create(target, target.key(), &object, place, options)
-            .await
+        let done = self
+            .try_create(target, target.key(), &object, (place, &used), options)
+            .await?;
+        Ok(match done {
+            Created::Done(stored) => Some(stored),
+            Created::Exists | Created::Outdated => None,
+        })
     }
 
-    /// Creates the object. Returns `None` if an object of that name exists.
+    /// Completes the object with values that depend on other objects. Returns the versions that were used.
+    fn admit(&self, target: &Target<'_>, object: &mut Value) -> Result<Vec<Given>, Failure> {
+        match target.kind.admit {
+            Some(admit) => admit(self, target, object),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Creates the object. `used` are the versions on which its content depends.
     async fn try_create(
         &self,
         target: &Target<'_>,
         key: Key,
         object: &Value,
-        mut place: Vec<Given>,
+        (mut place, used): (Vec<Given>, &[Given]),
         options: &WriteOptions,
-    ) -> Result<Option<Bytes>, Failure> {
+    ) -> Result<Created, Failure> {
         if options.dry_run {
             self.store.fresh().await?;
             self.check_place(target, &key.name)?;
             self.check_fence(target, options)?;
-            return Ok(self.store.get(&key).is_none().then(|| unparsed(object)));
+            return Ok(match self.store.get(&key) {
+                None => Created::Done(unparsed(object)),
+                Some(_) => Created::Exists,
+            });
         }
         let object = Arc::new(object.clone());
         for _ in 0..ATTEMPTS {
             let change = Change::Put(Arc::clone(&object));
             let write = Write {
                 fence: options.fence.clone(),
-                given: place,
+                given: [&place, used].concat(),
                 ..Write::new(key.clone(), Expected::Absent, change)
             };
             match self.write_given(target, write).await? {
-                Some(stored) => return Ok(Some(stored.json.clone())),
-                None if self.store.get(&key).is_some() => return Ok(None),
+                Some(stored) => return Ok(Created::Done(stored.json.clone())),
+                None if self.store.get(&key).is_some() => return Ok(Created::Exists),
+                None if !self.are_current(used) => return Ok(Created::Outdated),
                 None => place = self.check_place(target, &key.name)?,
             }
         }
@@ -153,6 +194,13 @@ impl Registry {
             key.name
         );
         Err(Failure::try_again(why))
+    }
+
+    fn are_current(&self, versions: &[Given]) -> bool {
+        versions.iter().all(|given| {
+            let present = self.store.get(&given.key);
+            present.is_some_and(|present| present.revision == given.revision)
+        })
     }
 
     /// Rejects a new object if its namespace or the definition of its kind is missing or being deleted.
@@ -199,6 +247,16 @@ impl Registry {
             key: namespace.key.clone(),
             revision: namespace.revision,
         }))
+    }
+}
+
+fn created(done: Result<Created, Failure>) -> Result<Bytes, Failure> {
+    match done? {
+        Created::Done(stored) => Ok(stored),
+        Created::Exists | Created::Outdated => {
+            let why = "an object on which the new object depends keeps changing; try again";
+            Err(Failure::try_again(why))
+        }
     }
 }
 

@@ -95,7 +95,7 @@ impl Registry {
         target: &Target<'_>,
         options: &DeleteOptions,
     ) -> Result<Deleted, Failure> {
-        self.check_deletable(target)?;
+        (target.kind.check_delete)(target)?;
         let is_namespace = target.kind.is_namespace;
         for _ in 0..ATTEMPTS {
             let current = self.get(target)?;

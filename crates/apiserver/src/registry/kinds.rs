@@ -4,15 +4,15 @@ mod custom;
 mod devices;
 mod kind;
 mod networking;
+mod scheduling;
 mod storage;
 mod workloads;
 
 use std::sync::LazyLock;
 
+use super::pods;
 use super::rules::{self, events};
-use super::{
-    Conversion, Field, Generation, NameRule, Review, Subresource, accounts, columns, node_ports,
-};
+use super::{Conversion, Field, Generation, NameRule, Review, Subresource, columns, node_ports};
 use crate::crd::definition;
 pub(super) use custom::compile;
 pub(crate) use custom::{CustomVersion, Scale};
@@ -52,7 +52,7 @@ pub(super) const BASE: Kind = Kind {
     names: NameRule::Subdomain,
     default: rules::nothing_to_default,
     default_intended: None,
-    admit: rules::nothing_to_admit,
+    admit: None,
     assign: rules::nothing_to_assign,
     prepare: rules::nothing_to_default,
     validate: rules::nothing_to_check,
@@ -60,6 +60,7 @@ pub(super) const BASE: Kind = Kind {
     preserve: rules::no_change_to_make,
     validate_update: rules::no_change_to_check,
     check_update: rules::no_change_to_refuse,
+    check_delete: rules::no_deletion_to_refuse,
     change_status: rules::no_change_to_make,
     validate_status: rules::nothing_to_check,
     warn: None,
@@ -80,6 +81,7 @@ pub(super) static KINDS: LazyLock<Vec<&'static Kind>> = LazyLock::new(|| {
         workloads::KINDS,
         devices::KINDS,
         networking::KINDS,
+        scheduling::KINDS,
     ];
     families.into_iter().flatten().collect()
 });
@@ -129,6 +131,18 @@ static GENERAL: &[Kind] = &[
         ..BASE
     },
     Kind {
+        kind: "LimitRange",
+        plural: "limitranges",
+        singular: "limitrange",
+        short: &["limits"],
+        storage: "/limitranges",
+        create_on_update: true,
+        columns: columns::CREATED_AT,
+        default: rules::limits::default_range,
+        validate: rules::limits::validate_range,
+        ..BASE
+    },
+    Kind {
         kind: "Namespace",
         plural: "namespaces",
         singular: "namespace",
@@ -144,6 +158,7 @@ static GENERAL: &[Kind] = &[
         default: rules::namespace::default_namespace,
         prepare: rules::namespace::prepare_namespace,
         preserve: rules::namespace::preserve_finalizers,
+        check_delete: super::namespaces::check_deletion,
         ..BASE
     },
     Kind {
@@ -182,10 +197,11 @@ static GENERAL: &[Kind] = &[
         columns: columns::POD,
         default: rules::pod::default_pod,
         default_intended: Some(rules::pod::default_intended),
-        admit: accounts::admit,
+        admit: Some(pods::admit),
         warn: Some(rules::warnings::of_pod),
         prepare: rules::pod::prepare_pod,
         validate: rules::pod::validate_pod,
+        preserve: pods::preserve_priority,
         validate_update: rules::pod::validate_pod_update,
         ..BASE
     },

@@ -18,6 +18,7 @@ pub(crate) mod meta;
 mod namespaces;
 mod node_ports;
 mod owners;
+mod pods;
 mod recent;
 pub(crate) mod rules;
 mod update;
@@ -45,6 +46,8 @@ pub(crate) enum Generation {
     Labels,
     /// Changes of content, starting without a value: a new object has no generation.
     Changes,
+    /// No changes: the generation is always 1.
+    First,
 }
 
 /// The question that a review asks.

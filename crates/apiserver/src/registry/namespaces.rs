@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -113,7 +113,7 @@ impl Progress {
 }
 
 impl Registry {
-    /// Creates the permanent namespaces and resumes unfinished deletions.
+    /// Creates the permanent namespaces and priority classes, and resumes unfinished deletions.
     pub(crate) async fn open_namespaces(self: &Arc<Self>) -> Result<(), WriteError> {
         let system = User {
             name: "system:apiserver".into(),
@@ -138,9 +138,11 @@ impl Registry {
             }
         });
         // Concurrent writes share one disk commit.
-        for made in join_all(made).await {
+        let (namespaces, classes) = join(join_all(made), self.open_priority_classes()).await;
+        for made in namespaces {
             made?;
         }
+        classes?;
         self.purge_ending();
         Ok(())
     }
@@ -183,23 +185,6 @@ impl Registry {
             namespace: String::new(),
             name: name.to_owned(),
         })
-    }
-
-    /// Rejects the deletion of permanent namespaces.
-    pub(super) fn check_deletable(&self, target: &Target<'_>) -> Result<(), Failure> {
-        if target.kind.is_namespace && PERMANENT.contains(&target.name) {
-            let name = target.name;
-            let message =
-                format!("namespaces {name:?} is forbidden: this namespace may not be deleted");
-            return Err(Failure::about(
-                403,
-                "Forbidden",
-                ("", "namespaces"),
-                name,
-                message,
-            ));
-        }
-        Ok(())
     }
 
     /// Checks the namespace of a removed object, which may be empty now.
@@ -410,6 +395,15 @@ impl Registry {
 }
 
 /// Treats an absent object, or a successor of the same name, as success.
+/// Rejects the deletion of permanent namespaces.
+pub(super) fn check_deletion(target: &Target<'_>) -> Result<(), Failure> {
+    if !PERMANENT.contains(&target.name) {
+        return Ok(());
+    }
+    let why = "this namespace may not be deleted";
+    Err(super::pods::forbidden(target, target.name, why))
+}
+
 fn ignore_absent<T>(done: Result<T, Failure>) -> Result<(), Failure> {
     match done {
         Err(failure) if !matches!(failure.code, 404 | 409) => Err(failure),

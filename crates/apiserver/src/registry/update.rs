@@ -404,7 +404,7 @@ fn counts(target: &Target<'_>, old: &Value, new: &Value) -> bool {
             .collect()
     };
     match target.kind.generation {
-        Generation::None => false,
+        Generation::None | Generation::First => false,
         Generation::Content | Generation::Changes => content(old) != content(new),
         Generation::Labels => {
             content(old) != content(new) || old["metadata"]["labels"] != new["metadata"]["labels"]

@@ -9,6 +9,7 @@
 mod support;
 
 mod access;
+mod admission;
 mod apply;
 mod audit;
 mod classes;

@@ -16,6 +16,10 @@ use crate::registry::{
     group_version,
 };
 use crate::status::{Cause, Failure};
+use crate::store::Given;
+
+/// Completes or rejects a new object, and returns the versions of other objects on which the decision depends.
+pub(crate) type Admit = fn(&Registry, &Target<'_>, &mut Value) -> Result<Vec<Given>, Failure>;
 
 /// One entry of the table of kinds.
 pub(crate) struct Kind {
@@ -71,8 +75,9 @@ pub(crate) struct Kind {
     /// Applies only the defaults that a client implies by omitting a field. Set if `default` also assigns values of the
     /// server.
     pub(crate) default_intended: Option<fn(&mut Value)>,
-    /// Sets values of a new object that depend on other objects, or rejects it because of them.
-    pub(crate) admit: fn(&Registry, &Target<'_>, &mut Value) -> Result<(), Failure>,
+    /// Sets values of a new object that depend on other objects, or rejects it because of them. Returns the versions that
+    /// it used, as preconditions of the write.
+    pub(crate) admit: Option<Admit>,
     /// Assigns values that no other object may have, after defaults and validation.
     pub(crate) assign: fn(&Registry, &Target<'_>, &mut Value) -> Result<(), Failure>,
     /// Changes a new object before validation.
@@ -87,6 +92,8 @@ pub(crate) struct Kind {
     pub(crate) validate_update: fn(&Value, &Value, &mut Vec<Cause>),
     /// Rejects a change, old to new, that other objects do not allow.
     pub(crate) check_update: fn(&Registry, &Target<'_>, &Value, &Value) -> Result<(), Failure>,
+    /// Rejects a deletion.
+    pub(crate) check_delete: fn(&Target<'_>) -> Result<(), Failure>,
     /// Completes a change of the status, old to new.
     pub(crate) change_status: fn(&Value, &mut Value),
     /// Validates an object whose status was changed.

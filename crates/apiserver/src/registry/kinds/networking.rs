@@ -33,7 +33,7 @@ pub(super) static KINDS: &[Kind] = &[
         storage: "networking.k8s.io/ingresses",
         subresources: &[Subresource::Status],
         columns: columns::INGRESS,
-        admit: crate::registry::ingresses::admit,
+        admit: Some(crate::registry::ingresses::admit),
         prepare: networking::prepare_ingress,
         validate: networking::validate_ingress,
         validate_new: networking::validate_new_ingress,

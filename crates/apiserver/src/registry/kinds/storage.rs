@@ -46,7 +46,7 @@ pub(super) static KINDS: &[Kind] = &[
         columns: columns::CLAIM,
         default: volume::default_claim,
         default_intended: Some(volume::default_meant),
-        admit: claims::admit,
+        admit: Some(claims::admit),
         prepare: volume::prepare_claim,
         validate: volume::validate_claim,
         validate_update: volume::validate_claim_update,

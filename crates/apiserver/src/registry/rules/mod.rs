@@ -12,6 +12,7 @@ pub(crate) mod endpoints;
 pub(crate) mod events;
 mod image;
 pub(crate) mod lease;
+pub(crate) mod limits;
 pub(crate) mod namespace;
 pub(crate) mod networking;
 pub(crate) mod node;
@@ -19,6 +20,7 @@ pub(crate) mod pod;
 pub(crate) mod policy;
 pub(crate) mod rbac;
 pub(crate) mod resource;
+pub(crate) mod scheduling;
 pub(crate) mod service;
 pub(crate) mod storage;
 pub(crate) mod templates;
@@ -37,7 +39,7 @@ pub(super) fn nothing_to_check(_: &Value, _: &mut Vec<Cause>) {}
 
 pub(super) fn no_change_to_make(_: &Value, _: &mut Value) {}
 
-pub(super) fn nothing_to_admit(_: &Registry, _: &Target<'_>, _: &mut Value) -> Result<(), Failure> {
+pub(super) fn no_deletion_to_refuse(_: &Target<'_>) -> Result<(), Failure> {
     Ok(())
 }
 

@@ -28,8 +28,6 @@ pub(in crate::registry) fn default_pod(pod: &mut Value) {
     let Some(spec) = child(pod, "spec") else {
         return;
     };
-    set_default(spec, "priority", 0);
-    set_default_text(spec, "preemptionPolicy", "PreemptLowerPriority");
     set_default(spec, "tolerations", json!([]));
     for key in [
         "node.kubernetes.io/not-ready",
