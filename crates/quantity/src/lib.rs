@@ -119,6 +119,18 @@ impl Quantity {
         self.with_nanos(self.nanos().saturating_add(other.nanos()), other)
     }
 
+    /// Returns the difference. Its text has the suffixes of this quantity, or those of the other one if this one is zero.
+    #[must_use]
+    pub fn minus(&self, other: &Self) -> Self {
+        self.with_nanos(self.nanos().saturating_sub(other.nanos()), other)
+    }
+
+    /// Whether the value is a whole number.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.nanos() % 1_000_000_000 == 0
+    }
+
     /// Returns the value as a floating-point number.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "the result is an approximation")]
@@ -373,7 +385,13 @@ mod tests {
         ] {
             let total = quantity(one).plus(&quantity(other));
             assert_eq!(total.to_string(), sum, "{one} + {other}");
+            assert_eq!(
+                total.minus(&quantity(other)),
+                quantity(one),
+                "{one} + {other} - {other}"
+            );
         }
+        assert!(quantity("1").is_whole() && !quantity("1500m").is_whole());
         assert!((quantity("1500m").as_f64() - 1.5).abs() < 1e-9);
     }
 

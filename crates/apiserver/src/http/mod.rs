@@ -96,6 +96,7 @@ impl Api {
         registry.adopt_purges();
         registry.expire_objects();
         registry.follow_definitions();
+        registry.follow_quotas();
         let (shutdown, _) = tokio::sync::watch::channel(false);
         Ok(Arc::new(Self {
             registry,

@@ -102,6 +102,16 @@ pub(super) const PRIORITY_CLASS: &[Column] = &[
         .field("scheduling/v1.PriorityClass", "preemptionPolicy"),
 ];
 
+pub(super) const RESOURCE_QUOTA: &[Column] = &[
+    text("Request", |o, _| json!(usage(o, false))).described(
+        "Request represents a minimum amount of cpu/memory that a container may consume.",
+    ),
+    text("Limit", |o, _| json!(usage(o, true))).described(
+        "Limits control the maximum amount of cpu/memory that a container may use independent of contention on the node.",
+    ),
+    AGE_COLUMN,
+];
+
 pub(super) const RUNTIME_CLASS: &[Column] = &[
     text("Handler", |o, _| string(o, "/handler")).field("node/v1.RuntimeClass", "handler"),
     AGE_COLUMN,
@@ -504,6 +514,19 @@ fn endpoints(object: &Value, _: Timestamp) -> Value {
         1..=3 => all.join(","),
         n => format!("{} + {} more...", all[..3].join(","), n - 3),
     })
+}
+
+/// Returns the used and the hard amounts of a quota, of limits or of everything else.
+fn usage(quota: &Value, limits: bool) -> String {
+    let hard = quota.pointer("/status/hard").and_then(Value::as_object);
+    let hard = hard.into_iter().flatten();
+    let used = quota.pointer("/status/used");
+    let parts = hard.filter(|(name, _)| name.starts_with("limits.") == limits);
+    let parts = parts.map(|(name, hard)| {
+        let used = used.and_then(|used| used.get(name)).and_then(Value::as_str);
+        format!("{name}: {}/{}", used.unwrap_or("0"), scalar(Some(hard)))
+    });
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 fn node_status(object: &Value, _: Timestamp) -> Value {

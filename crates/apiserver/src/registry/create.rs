@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
+use super::quotas::{Outcome, Versions};
 use super::rules::text;
 use super::{meta, owners};
 use crate::auth::User;
@@ -161,21 +162,52 @@ impl Registry {
         target: &Target<'_>,
         key: Key,
         object: &Value,
-        (mut place, used): (Vec<Given>, &[Given]),
+        (place, used): (Vec<Given>, &[Given]),
         options: &WriteOptions,
     ) -> Result<Created, Failure> {
         if options.dry_run {
             self.store.fresh().await?;
             self.check_place(target, &key.name)?;
             self.check_fence(target, options)?;
+            let versions = Versions {
+                old: None,
+                new: Some(object),
+            };
+            Box::pin(self.charge(target, versions, true, true)).await?;
             return Ok(match self.store.get(&key) {
                 None => Created::Done(unparsed(object)),
                 Some(_) => Created::Exists,
             });
         }
+        let versions = Versions {
+            old: None,
+            new: Some(object),
+        };
+        let charge = Box::pin(self.charge(target, versions, true, false)).await?;
         let object = Arc::new(object.clone());
+        let done = self
+            .write_new(target, key, &object, (place, used), options)
+            .await;
+        let outcome = match &done {
+            Ok(Created::Done(_)) => Outcome::Applied,
+            Ok(Created::Exists | Created::Outdated) => Outcome::Rejected,
+            Err(failure) => Outcome::of_failure(failure),
+        };
+        Box::pin(self.settle(target, charge, outcome)).await;
+        done
+    }
+
+    /// Writes a new object.
+    async fn write_new(
+        &self,
+        target: &Target<'_>,
+        key: Key,
+        object: &Arc<Value>,
+        (mut place, used): (Vec<Given>, &[Given]),
+        options: &WriteOptions,
+    ) -> Result<Created, Failure> {
         for _ in 0..ATTEMPTS {
-            let change = Change::Put(Arc::clone(&object));
+            let change = Change::Put(Arc::clone(object));
             let write = Write {
                 fence: options.fence.clone(),
                 given: [&place, used].concat(),

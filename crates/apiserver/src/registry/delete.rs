@@ -136,6 +136,7 @@ impl Registry {
                     let removed = self
                         .write(target, key, expected, change, &options.write)
                         .await?;
+                    Box::pin(self.release(target, &old)).await;
                     self.after_removal(target);
                     return Ok(Deleted::Gone(removed.unwrap_or(marked).json.clone()));
                 }
@@ -154,6 +155,7 @@ impl Registry {
                     return Ok(Deleted::Ending(stored.json.clone()));
                 }
                 Some(stored) => {
+                    Box::pin(self.release(target, &old)).await;
                     self.after_removal(target);
                     return Ok(Deleted::Gone(stored.json.clone()));
                 }

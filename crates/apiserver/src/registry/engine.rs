@@ -32,6 +32,8 @@ pub(crate) struct Registry {
     pub(super) ends: Mutex<HashSet<String>>,
     /// Whether this server empties namespaces that are being deleted. Otherwise a controller does it.
     pub(super) empties_namespaces: bool,
+    /// Enforcement of quotas.
+    pub(super) quotas: Arc<super::quotas::Quotas>,
     /// Recently written objects in parsed form, for the next update.
     pub(super) recent: Recent,
 }
@@ -125,6 +127,7 @@ impl Registry {
             served: std::sync::RwLock::default(),
             ends: Mutex::default(),
             empties_namespaces: true,
+            quotas: Arc::default(),
             recent: Recent::new(),
         }
     }
@@ -304,7 +307,7 @@ impl Registry {
 }
 
 /// Converts an error of the store to a response.
-fn write_failure(target: &Target<'_>, error: WriteError) -> Failure {
+pub(super) fn write_failure(target: &Target<'_>, error: WriteError) -> Failure {
     let resource = target.kind.resource();
     match error {
         WriteError::Fenced(why) => {

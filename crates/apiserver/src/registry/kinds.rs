@@ -46,6 +46,7 @@ pub(super) const BASE: Kind = Kind {
     grants: false,
     graceful: false,
     status_with_metadata: false,
+    metered: false,
     generation: Generation::None,
     fields: &[],
     columns: columns::AGE,
@@ -186,6 +187,7 @@ static GENERAL: &[Kind] = &[
         storage: "/pods",
         returns_deleted: true,
         graceful: true,
+        metered: true,
         generation: Generation::Content,
         subresources: &[
             Subresource::Binding,
@@ -203,6 +205,20 @@ static GENERAL: &[Kind] = &[
         validate: rules::pod::validate_pod,
         preserve: pods::preserve_priority,
         validate_update: rules::pod::validate_pod_update,
+        ..BASE
+    },
+    Kind {
+        kind: "ResourceQuota",
+        plural: "resourcequotas",
+        singular: "resourcequota",
+        short: &["quota"],
+        storage: "/resourcequotas",
+        returns_deleted: true,
+        subresources: &[Subresource::Status],
+        columns: columns::RESOURCE_QUOTA,
+        prepare: rules::apps::clear_status,
+        validate: rules::quota::validate_quota,
+        validate_update: rules::quota::validate_quota_update,
         ..BASE
     },
     Kind {
@@ -235,6 +251,7 @@ static GENERAL: &[Kind] = &[
         short: &["svc"],
         categories: &["all"],
         storage: "/services",
+        metered: true,
         create_on_update: true,
         returns_deleted: true,
         subresources: &[Subresource::Status],

@@ -19,6 +19,7 @@ mod namespaces;
 mod node_ports;
 mod owners;
 mod pods;
+mod quotas;
 mod recent;
 pub(crate) mod rules;
 mod update;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
 use super::owners::{self, Configuration, Intent};
+use super::quotas::{Outcome, Versions};
 use super::rules::{at, items, text};
 use super::{Generation, Subresource, meta};
 use crate::auth::User;
@@ -145,6 +146,17 @@ impl Registry {
             if options.dry_run {
                 return Ok((unparsed(&new), false));
             }
+            let charge = if target.kind.metered && !is_removable(target, &new) {
+                let versions = Versions {
+                    old: Some(&old),
+                    new: Some(&new),
+                };
+                // The amounts of a pod are limited when it is created.
+                let enforced = subresource.is_none() && !target.kind.graceful;
+                Some(Box::pin(self.charge(target, versions, enforced, false)).await?)
+            } else {
+                None
+            };
             // The response to removing the last finalizer contains the object as it would have been stored.
             let last = is_removable(target, &new).then(|| unparsed(&new));
             let new = Arc::new(new);
@@ -156,9 +168,18 @@ impl Registry {
             let expected = Expected::Revision(current.revision);
             let written = self
                 .write(target, target.key(), expected, change, options)
-                .await?;
-            match (written, last) {
+                .await;
+            if let Some(charge) = charge {
+                let outcome = match &written {
+                    Ok(Some(_)) => Outcome::Applied,
+                    Ok(None) => Outcome::Rejected,
+                    Err(failure) => Outcome::of_failure(failure),
+                };
+                Box::pin(self.settle(target, charge, outcome)).await;
+            }
+            match (written?, last) {
                 (Some(_), Some(last)) => {
+                    Box::pin(self.release(target, &old)).await;
                     self.after_removal(target);
                     return Ok((last, false));
                 }

@@ -29,6 +29,7 @@ mod malformed;
 mod networking;
 mod pods;
 mod purge;
+mod quotas;
 mod responses;
 mod revoked;
 mod security;

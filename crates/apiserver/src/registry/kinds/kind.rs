@@ -62,6 +62,8 @@ pub(crate) struct Kind {
     /// Whether a write of the status can change labels, owners and finalizers too. A kubelet writes the labels of its
     /// node with the status.
     pub(crate) status_with_metadata: bool,
+    /// Whether an update can change the amounts that quotas count.
+    pub(crate) metered: bool,
     /// The changes that `metadata.generation` counts.
     pub(crate) generation: Generation,
     /// Field selectors beyond `metadata.name` and `metadata.namespace`, if the kind is built in.

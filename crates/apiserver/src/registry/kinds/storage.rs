@@ -41,6 +41,7 @@ pub(super) static KINDS: &[Kind] = &[
         singular: "persistentvolumeclaim",
         short: &["pvc"],
         storage: "/persistentvolumeclaims",
+        metered: true,
         returns_deleted: true,
         subresources: &[Subresource::Status],
         columns: columns::CLAIM,

@@ -19,7 +19,7 @@ const MAPS: [&str; 5] = [
     "maxLimitRequestRatio",
 ];
 const CONTAINER: &[&str] = &["cpu", "memory", "ephemeral-storage"];
-const STANDARD: &[&str] = &[
+pub(super) const STANDARD: &[&str] = &[
     "cpu",
     "memory",
     "ephemeral-storage",

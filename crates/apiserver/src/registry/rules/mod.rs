@@ -18,6 +18,7 @@ pub(crate) mod networking;
 pub(crate) mod node;
 pub(crate) mod pod;
 pub(crate) mod policy;
+pub(crate) mod quota;
 pub(crate) mod rbac;
 pub(crate) mod resource;
 pub(crate) mod scheduling;
