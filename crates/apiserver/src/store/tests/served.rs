@@ -59,7 +59,7 @@ async fn a_failed_sync_fails_readyz_and_every_later_write() {
         assert!(message.contains("the sync failed"), "{message}");
         let (code, store) = health(&server, "/readyz").await;
         assert_eq!(code, 500);
-        let why = "[-]store failed: ";
+        let why = "[-]etcd failed: ";
         assert!(
             store.starts_with(why) && store.contains("the sync failed"),
             "{store}"
