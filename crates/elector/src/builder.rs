@@ -8,7 +8,7 @@ use std::time::Duration;
 use kube::Client;
 use tenure_core::timing::TimingBuilder;
 use tenure_core::{Config, StopReason, Timing};
-use tenure_lock::candidate::{self, Candidate, CandidateSpec};
+use tenure_lock::candidate::{self, CandidateSpec, LeaseCandidate};
 use tenure_lock::member::{Announcement, Members};
 use tenure_lock::{Lock, LockKind, Precision, Watch, label_problem};
 
@@ -356,7 +356,7 @@ impl Builder {
                 Some(client),
             ) => {
                 let spec = coordinated.spec(name);
-                let candidate = Candidate::new(client.clone(), namespace, &identity, spec);
+                let candidate = LeaseCandidate::new(client.clone(), namespace, &identity, spec);
                 candidate
                     .map_err(|error| problems.push(error.into()))
                     .ok()
@@ -476,7 +476,7 @@ pub(crate) struct Settings {
     pub(crate) metrics: Option<Metrics>,
     pub(crate) events: bool,
     pub(crate) event_source: Option<Arc<str>>,
-    pub(crate) candidate: Option<Arc<Candidate>>,
+    pub(crate) candidate: Option<Arc<LeaseCandidate>>,
     pub(crate) proofs: Vec<Arc<dyn DeathProof>>,
     /// The task that announces this candidate, until it is started.
     pub(crate) keeper: Option<Box<Keeper>>,

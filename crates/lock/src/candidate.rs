@@ -41,7 +41,7 @@ pub struct CandidateSpec {
 
 /// Publishes one LeaseCandidate.
 #[derive(Debug)]
-pub struct Candidate {
+pub struct LeaseCandidate {
     wire: Wire,
     name: ObjectName,
     spec: CandidateSpec,
@@ -80,7 +80,7 @@ pub struct InvalidCandidate {
     pub problems: Vec<String>,
 }
 
-impl Candidate {
+impl LeaseCandidate {
     /// Creates a candidate with the identity of the elector.
     ///
     /// # Errors

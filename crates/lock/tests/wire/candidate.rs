@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tenure_core::WallTime;
 use tenure_lock::Class;
-use tenure_lock::candidate::{Candidate, CandidateSpec, OLDEST_EMULATION_VERSION};
+use tenure_lock::candidate::{CandidateSpec, LeaseCandidate, OLDEST_EMULATION_VERSION};
 
 use crate::NOON;
 use crate::api::{Script, get, post, put};
@@ -20,8 +20,8 @@ fn spec() -> CandidateSpec {
     }
 }
 
-fn candidate(script: &Script) -> Candidate {
-    Candidate::new(script.client(), "foo", "Host_1", spec()).unwrap()
+fn candidate(script: &Script) -> LeaseCandidate {
+    LeaseCandidate::new(script.client(), "foo", "Host_1", spec()).unwrap()
 }
 
 fn stored(ping: Option<&str>, renew: &str, revision: &str) -> Value {
@@ -140,7 +140,7 @@ async fn all_problems_of_a_candidate_are_reported_together() {
         strategy: "x".into(),
         ..spec()
     };
-    let error = Candidate::new(Script::new([]).client(), "foo", "a b", bad).unwrap_err();
+    let error = LeaseCandidate::new(Script::new([]).client(), "foo", "a b", bad).unwrap_err();
     assert_eq!(error.problems.len(), 3);
     assert!(
         error

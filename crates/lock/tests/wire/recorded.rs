@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tenure_core::{Record, WallTime, WriteKind};
-use tenure_lock::candidate::{Candidate, CandidateSpec, OLDEST_EMULATION_VERSION};
+use tenure_lock::candidate::{CandidateSpec, LeaseCandidate, OLDEST_EMULATION_VERSION};
 use tenure_lock::{Class, Error, LEADER_ANNOTATION, Lock, ObjectLock, Snapshot};
 
 use crate::api::{Exchange, Script, get};
@@ -332,7 +332,7 @@ async fn a_candidate_is_taken_and_a_bad_one_rejected_with_reasons() {
         missing(),
         fixture.exchange(2),
     ]);
-    let candidate = Candidate::new(script.client(), NAMESPACE, "c1", spec).unwrap();
+    let candidate = LeaseCandidate::new(script.client(), NAMESPACE, "c1", spec).unwrap();
     let now = WallTime::from_micros(T5);
     candidate.ensure(now, None).await.unwrap();
     let error = candidate.ensure(now, None).await.unwrap_err();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tenure_core::{LocalTime, Now};
-use tenure_lock::candidate::{Candidate, CandidateSnapshot, RENEW_EVERY};
+use tenure_lock::candidate::{CandidateSnapshot, LeaseCandidate, RENEW_EVERY};
 use tokio::time::timeout;
 
 use super::Done;
@@ -24,7 +24,7 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// Publishes and renews one LeaseCandidate.
 pub(in crate::hub) struct Announcer {
-    pub(in crate::hub) candidate: Arc<Candidate>,
+    pub(in crate::hub) candidate: Arc<LeaseCandidate>,
     last: Option<CandidateSnapshot>,
     due: LocalTime,
     busy: bool,
@@ -32,7 +32,7 @@ pub(in crate::hub) struct Announcer {
 }
 
 impl Announcer {
-    pub(in crate::hub) fn new(candidate: Arc<Candidate>) -> Self {
+    pub(in crate::hub) fn new(candidate: Arc<LeaseCandidate>) -> Self {
         Self {
             candidate,
             last: None,
