@@ -65,7 +65,7 @@ pub enum Error {
     #[error(transparent)]
     ApiServer(#[from] StartError),
     /// The kubeconfig of the embedded API server cannot be used.
-    #[error("the kubeconfig of the embedded API server: {0}")]
+    #[error("cannot use the kubeconfig of the embedded API server: {0}")]
     Kubeconfig(#[from] kube::config::KubeconfigError),
     /// A client cannot be set up.
     #[error("cannot set up the client: {0}")]

@@ -529,9 +529,7 @@ async fn save(dir: &Path, file: &Path, encryption: &EncryptionArgs) -> Result<u8
     let Some(instance) = Instance::read(dir)?.filter(Instance::is_alive) else {
         if !dir.join("store.redb").exists() {
             let dir = dir.display();
-            bail!(
-                "there are no data in {dir}; those of a server on etcd are saved with `etcdctl snapshot save`"
-            );
+            bail!("{dir} has no stored data; for a server on etcd, use `etcdctl snapshot save`");
         }
         let (whom, dir, file) = (
             format!("the data in {}", dir.display()),

@@ -273,7 +273,7 @@ impl Collector {
         live: &ObjectMeta,
         policy: PropagationPolicy,
     ) -> Result<(), Obstacle> {
-        tracing::debug!(object = %key, ?policy, "deleting it, because its owners were deleted");
+        tracing::debug!(object = %key, ?policy, "deleting an object whose owners were deleted");
         let objects = resource.objects(&self.client, &key.namespace);
         let parameters = DeleteParams {
             propagation_policy: Some(policy),

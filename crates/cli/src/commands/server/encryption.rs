@@ -83,7 +83,7 @@ impl EncryptionArgs {
             }
             if !dir.join("store.redb").exists() {
                 let dir = dir.display();
-                bail!("there are no data in {dir}; name those of etcd with --store etcd=URL");
+                bail!("{dir} has no stored data; for a server on etcd, pass --store etcd=URL");
             }
             let whom = format!("the data in {}", dir.display());
             let (folder, keys) = (dir.clone(), encryption.clone());

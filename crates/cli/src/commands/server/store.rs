@@ -71,7 +71,7 @@ impl Store {
             Some(("etcd", urls)) if !urls.is_empty() => {
                 Ok(Self::Etcd(urls.split(',').map(str::to_owned).collect()))
             }
-            _ => Err("it is redb, memory or etcd=URL[,URL...]".to_owned()),
+            _ => Err("expected redb, memory or etcd=URL[,URL...]".to_owned()),
         }
     }
 }
