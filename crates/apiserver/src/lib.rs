@@ -20,6 +20,7 @@
 //! | [`auth`] | authentication and authorization |
 //! | [`audit`] | the record of requests, users and outcomes |
 //! | [`pki`], [`tls`], [`kubeconfig`] | certificates of the first start; kubeconfig files for clients |
+//! | `blocking` | work outside the worker threads of the runtime |
 //! | `fairness` | shares of the server for each user |
 //! | [`request`], [`respond`] | the parsed request line; responses as bytes |
 //! | [`http`] | conversion between HTTP and calls of the registry |
@@ -35,6 +36,7 @@
 mod apply;
 pub mod audit;
 pub mod auth;
+mod blocking;
 pub mod canonical;
 mod crd;
 mod fairness;

@@ -86,7 +86,7 @@ pub(crate) fn update_status(definition: &mut Value, taken: Option<&str>) {
             );
         }
         Some(name) => {
-            let message = format!("{name:?} is already in use");
+            let message = in_use(name);
             set_condition(status, "NamesAccepted", "False", "NamesConflict", &message);
             let established = is_established(definition);
             let status = &mut definition["status"];
@@ -117,11 +117,22 @@ pub(crate) fn note_storage(definition: &mut Value) {
     }
 }
 
-/// Whether another definition owns one of its names.
-pub(crate) fn is_refused(definition: &Value) -> bool {
-    items(definition, "/status/conditions")
+/// Returns the message about a name that another definition owns.
+pub(crate) fn in_use(name: &str) -> String {
+    format!("{name:?} is already in use")
+}
+
+/// Returns the reason for which the names of a definition were refused.
+pub(crate) fn refusal(definition: &Value) -> Option<&str> {
+    let refused = items(definition, "/status/conditions")
         .iter()
-        .any(|condition| condition["type"] == "NamesAccepted" && condition["status"] == "False")
+        .find(|condition| condition["type"] == "NamesAccepted" && condition["status"] == "False");
+    refused.map(|condition| text(condition, "/message"))
+}
+
+/// Whether another definition owns one of its names.
+fn is_refused(definition: &Value) -> bool {
+    refusal(definition).is_some()
 }
 
 /// Returns the definition with its accepted names instead of the requested ones.

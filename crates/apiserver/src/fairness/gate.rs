@@ -2,13 +2,10 @@
 //!
 //! One short lock protects everything. An uncontended request takes it three times and does not wait.
 
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::Limits;
@@ -277,7 +274,7 @@ impl Tenant {
             return Ok(work.await);
         }
         let seat = self.heavy_seat().await?;
-        let done = aside(work).await;
+        let done = crate::blocking::off_workers(work).await;
         drop(seat);
         Ok(done)
     }
@@ -343,17 +340,6 @@ fn timed_out(lane: Lane, patience: Duration) -> Failure {
         patience.as_secs(),
         lane.name()
     ))
-}
-
-/// Runs every step of a future on a thread that the runtime replaces meanwhile. A runtime with a single thread cannot
-/// do that, so there the future runs as usual. The future can be dropped between two steps, so that a cancelled request
-/// and a shutdown do not wait for its end.
-async fn aside<F: Future>(work: F) -> F::Output {
-    if Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
-        return work.await;
-    }
-    let mut work = pin!(work);
-    poll_fn(|context| tokio::task::block_in_place(|| work.as_mut().poll(context))).await
 }
 
 /// A request that waits for a seat.

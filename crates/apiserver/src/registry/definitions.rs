@@ -15,6 +15,7 @@ use super::kinds::compile;
 use super::rules::{items, text};
 use super::{Kind, KindRef, Source, meta};
 use crate::auth::User;
+use crate::blocking::off_workers;
 use crate::crd::{self, definition};
 use crate::status::Failure;
 use crate::store::{Given, Key, Object, Range, WatchEnd};
@@ -48,6 +49,45 @@ impl Served {
 
     fn definition(&self, storage: &str) -> Option<&Definition> {
         self.definitions.get(*self.by_storage.get(storage)?)
+    }
+}
+
+/// The names that definitions own, by group and name, with the name of the definition. `None` means several definitions.
+struct Owners<'a>(HashMap<(&'a str, String), Option<&'a str>>);
+
+impl<'a> Owners<'a> {
+    fn of(definitions: &'a [Value]) -> Self {
+        let mut owners = HashMap::new();
+        for definition in definitions {
+            let group = text(definition, "/spec/group");
+            let owner = text(definition, "/metadata/name");
+            let names = definition.pointer("/status/acceptedNames");
+            for (name, _) in definition::claimed_names(names.unwrap_or(&Value::Null)) {
+                owners
+                    .entry((group, name))
+                    .and_modify(|known| *known = None)
+                    .or_insert(Some(owner));
+            }
+        }
+        Self(owners)
+    }
+
+    /// Returns a name that this definition claims, and that a built-in kind or another definition owns.
+    fn conflict(&self, definition: &Value) -> Option<String> {
+        let group = text(definition, "/spec/group");
+        let own = text(definition, "/metadata/name");
+        let builtin: HashSet<&str> = super::all()
+            .iter()
+            .filter(|kind| kind.group() == group)
+            .flat_map(|kind| [kind.plural(), kind.kind()])
+            .collect();
+        let names = definition.pointer("/spec/names").unwrap_or(&Value::Null);
+        let mut mine = definition::claimed_names(names).into_iter();
+        let taken = |name: &String| {
+            let owner = self.0.get(&(group, name.clone()));
+            builtin.contains(name.as_str()) || owner.is_some_and(|owner| *owner != Some(own))
+        };
+        mine.find_map(|(name, _)| taken(&name).then_some(name))
     }
 }
 
@@ -102,7 +142,7 @@ impl Registry {
     /// Starts to follow the definitions in the store, and resumes unfinished deletions.
     pub(crate) fn follow_definitions(self: &Arc<Self>) {
         self.refresh_definitions();
-        self.end_definitions();
+        self.end_definitions(&self.definitions().1);
         let registry: Weak<Self> = Arc::downgrade(self);
         let mut after = self.store.revision();
         tokio::spawn(async move {
@@ -115,26 +155,37 @@ impl Registry {
                         return;
                     };
                     after = strong.store.revision();
-                    strong.refresh_definitions();
-                    strong.end_definitions();
-                    strong.recheck_refused().await;
+                    off_workers(strong.review_definitions()).await;
                     continue;
                 };
+                let mut reviewed = 0;
                 loop {
                     match watch.next().await {
                         Ok(event) => after = event.revision,
                         Err(WatchEnd::Closed) => return,
                         Err(_) => break,
                     }
+                    // One review covers all events up to the revision that it has read.
+                    if after <= reviewed {
+                        continue;
+                    }
                     let Some(strong) = registry.upgrade() else {
                         return;
                     };
-                    strong.refresh_definitions();
-                    strong.end_definitions();
-                    strong.recheck_refused().await;
+                    reviewed = off_workers(strong.review_definitions()).await;
                 }
             }
         });
+    }
+
+    /// Serves the current definitions, continues deletions, and accepts released names. Returns the revision of the
+    /// definitions that it has read.
+    async fn review_definitions(self: &Arc<Self>) -> u64 {
+        self.refresh_definitions();
+        let (revision, definitions) = self.definitions();
+        self.end_definitions(&definitions);
+        self.recheck_refused(&definitions).await;
+        revision
     }
 
     /// Reads all definitions again.
@@ -186,13 +237,14 @@ impl Registry {
         }
     }
 
-    fn definitions(&self) -> Vec<Value> {
-        let listing = self.store.list(&definitions(), None);
-        let objects = listing.map(|listing| listing.objects).unwrap_or_default();
-        objects
-            .iter()
-            .filter_map(|object| parsed(object).ok())
-            .collect()
+    /// Returns all definitions in the store, and the revision at which they were read.
+    fn definitions(&self) -> (u64, Vec<Value>) {
+        let Ok(listing) = self.store.list(&definitions(), None) else {
+            return (0, Vec::new());
+        };
+        let objects = listing.objects.iter();
+        let parsed = objects.filter_map(|object| parsed(object).ok());
+        (listing.revision, parsed.collect())
     }
 
     /// Accepts or refuses the names of a new definition.
@@ -208,41 +260,29 @@ impl Registry {
         if !target.kind.is_definition() {
             return;
         }
-        let (group, name) = (text(object, "/spec/group"), text(object, "/metadata/name"));
-        let mut taken: HashSet<String> = HashSet::new();
-        let others = self.definitions();
-        let others = others.iter().filter(|other| {
-            text(other, "/spec/group") == group && text(other, "/metadata/name") != name
-        });
-        for other in others {
-            let names = other
-                .pointer("/status/acceptedNames")
-                .unwrap_or(&Value::Null);
-            taken.extend(
-                definition::claimed_names(names)
-                    .into_iter()
-                    .map(|(name, _)| name),
-            );
-        }
-        let builtin = super::all().iter().filter(|kind| kind.group() == group);
-        taken.extend(builtin.flat_map(|kind| [kind.plural().to_owned(), kind.kind().to_owned()]));
-        let names = object.pointer("/spec/names").unwrap_or(&Value::Null);
-        let mine = definition::claimed_names(names);
-        let conflict = mine.keys().find(|name| taken.contains(*name)).cloned();
+        let (_, definitions) = self.definitions();
+        let conflict = Owners::of(&definitions).conflict(object);
         definition::update_status(object, conflict.as_deref());
     }
 
-    /// Checks the definitions with refused names again, because the owner of a name may have released it.
-    async fn recheck_refused(self: &Arc<Self>) {
-        let refused = self.definitions().into_iter().filter(|definition| {
-            definition::is_refused(definition) && !meta::is_deleting(definition)
-        });
-        for definition in refused {
+    /// Accepts the names of refused definitions whose owners have released them.
+    async fn recheck_refused(self: &Arc<Self>, definitions: &[Value]) {
+        let owners = Owners::of(definitions);
+        for definition in definitions {
+            let Some(refusal) = definition::refusal(definition) else {
+                continue;
+            };
+            // An update parses all definitions, so only definitions whose refusal has changed are updated.
+            let conflict = owners.conflict(definition);
+            let unchanged = conflict.is_some_and(|name| definition::in_use(&name) == refusal);
+            if unchanged || meta::is_deleting(definition) {
+                continue;
+            }
             let target = Target {
-                name: text(&definition, "/metadata/name"),
+                name: text(definition, "/metadata/name"),
                 ..target()
             };
-            // Every update decides about the names. An unchanged object is written only if that decision differs.
+            // Every update decides about the names.
             let again = |old: &Value| Ok(old.clone());
             let (system, options) = (User::default(), WriteOptions::default());
             let source = Source::Patch(&again);
@@ -281,13 +321,13 @@ impl Registry {
     }
 
     /// Starts one task per deleted definition that removes its objects.
-    fn end_definitions(self: &Arc<Self>) {
-        for definition in self.definitions() {
-            let held = items(&definition, "/metadata/finalizers")
+    fn end_definitions(self: &Arc<Self>, definitions: &[Value]) {
+        for definition in definitions {
+            let held = items(definition, "/metadata/finalizers")
                 .iter()
                 .any(|finalizer| finalizer == crd::CLEANUP);
-            let name = text(&definition, "/metadata/name").to_owned();
-            if !meta::is_deleting(&definition) || !held {
+            let name = text(definition, "/metadata/name").to_owned();
+            if !meta::is_deleting(definition) || !held {
                 continue;
             }
             let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
@@ -296,7 +336,7 @@ impl Registry {
             }
             drop(ends);
             let registry: Weak<Self> = Arc::downgrade(self);
-            let kind = purged_kind(&definition);
+            let kind = purged_kind(definition);
             tokio::spawn(async move {
                 while let Some(strong) = registry.upgrade() {
                     let done = strong.end_definition(kind.as_deref(), &name).await;

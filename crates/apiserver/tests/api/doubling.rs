@@ -293,3 +293,64 @@ async fn twice_the_input_is_at_most_three_times_the_work() {
     }
     assert!(problems.is_empty(), "{problems:#?}");
 }
+
+/// A definition whose names belong to another definition.
+fn refused_definition(number: usize) -> Value {
+    let names = json!({ "plural": format!("things{number}"), "singular": format!("thing{number}"),
+        "kind": "Thing", "listKind": format!("Thing{number}List") });
+    let mut refused = definition(&json!({ "type": "object" }));
+    refused["metadata"]["name"] = json!(format!("things{number}.x.io"));
+    refused["spec"]["names"] = names;
+    refused
+}
+
+/// The server compares refused definitions with all others after each write of a definition.
+#[tokio::test]
+async fn twice_the_refused_definitions_are_at_most_three_times_the_work() {
+    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    const LEAST: usize = 40;
+    let server = Server::start().await;
+    create(
+        &server,
+        DEFINITIONS,
+        definition(&json!({ "type": "object" })),
+    )
+    .await;
+    let (mut costs, mut stored) = (Vec::new(), 0);
+    for doubling in 0..=DOUBLINGS {
+        while stored < LEAST << doubling {
+            create(&server, DEFINITIONS, refused_definition(stored)).await;
+            stored += 1;
+        }
+        let path = format!("{DEFINITIONS}/things.x.io");
+        let before = cpu_time();
+        for number in 0..4 {
+            let change = json!({ "metadata": { "annotations": { "n": number.to_string() } } });
+            let changed = server.call("PATCH", &path, Some(change)).await;
+            assert_eq!(changed.status, 200, "{}", changed.json());
+            // The comparison follows the response.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        costs.push((cpu_time() - before, 0));
+    }
+    println!("{costs:?}");
+    let mut problems = Vec::new();
+    check("refused definitions", &costs, &mut problems);
+    assert!(problems.is_empty(), "{problems:#?}");
+    // A released name is accepted.
+    let path = format!("{DEFINITIONS}/things.x.io");
+    assert_eq!(server.call("DELETE", &path, None).await.status, 200);
+    let path = format!("{DEFINITIONS}/things0.x.io");
+    for _ in 0..1_000 {
+        let found = server.call("GET", &path, None).await.json();
+        let conditions = found["status"]["conditions"].as_array().unwrap().iter();
+        if conditions
+            .clone()
+            .any(|c| c["type"] == "Established" && c["status"] == "True")
+        {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("no refused definition was accepted");
+}
