@@ -405,11 +405,18 @@ impl Cause {
 
     /// A value outside a fixed set.
     pub fn unsupported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {
-        let list: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
+        let mut list = String::new();
+        for (index, text) in supported.iter().enumerate() {
+            let comma = if index > 0 { ", " } else { "" };
+            if list.len() > MOST_SHOWN {
+                list.push_str(", ...");
+                break;
+            }
+            list.push_str(&format!("{comma}{:?}", shortened(text)));
+        }
         let message = format!(
-            "Unsupported value: {}: supported values: {}",
-            shown(value),
-            list.join(", ")
+            "Unsupported value: {}: supported values: {list}",
+            shown(value)
         );
         Self {
             reason: "FieldValueNotSupported",
@@ -456,6 +463,20 @@ impl Cause {
 
 /// Maximum number of causes in a response.
 const MOST_CAUSES: usize = 100;
+
+/// Number of errors after which a check of an object ends, because one error can repeat many bytes of the request.
+pub(crate) const MOST_FOUND: usize = 2 * MOST_CAUSES;
+
+/// Maximum number of characters of a name that a response repeats.
+const MOST_OF_NAME: usize = 253;
+
+/// Shortens a text that is too long for a valid name. Otherwise, the path of each member of a map would repeat it.
+pub(crate) fn shortened(text: &str) -> &str {
+    match text.char_indices().nth(MOST_OF_NAME) {
+        Some((end, _)) => &text[..end],
+        None => text,
+    }
+}
 
 /// Maximum number of bytes of a value that a response repeats.
 const MOST_SHOWN: usize = 4_096;

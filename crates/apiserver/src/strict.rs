@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::limits::MAX_VALUES;
 use crate::schema::{Message, Type};
+use crate::status::shortened;
 
 /// Maximum number of reported problems, as in the real server.
 const MAX_PROBLEMS: usize = 100;
@@ -111,15 +112,18 @@ struct Findings {
 
 impl Findings {
     fn add(&mut self, name: &str, problem: fn(String) -> Problem) {
+        if self.problems.len() == MAX_PROBLEMS {
+            return;
+        }
         let problem = problem(self.child(name));
-        if self.problems.len() < MAX_PROBLEMS && self.seen.insert(problem.clone()) {
+        if self.seen.insert(problem.clone()) {
             self.problems.push(problem);
         }
     }
 
     fn child(&self, name: &str) -> String {
         let dot = if self.path.is_empty() { "" } else { "." };
-        format!("{}{dot}{name}", self.path)
+        format!("{}{dot}{}", self.path, shortened(name))
     }
 
     /// Appends a field to the path. Returns the length to truncate the path to afterwards.
@@ -128,7 +132,7 @@ impl Findings {
         if length > 0 {
             self.path.push('.');
         }
-        self.path.push_str(name);
+        self.path.push_str(shortened(name));
         length
     }
 

@@ -10,6 +10,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
+use crate::status::shortened;
+
 /// Key that marks a node as a member that also has members below it.
 const SELF: &str = ".";
 
@@ -263,14 +265,14 @@ pub(super) fn push_element(out: &mut String, element: &str) {
     match element.split_once(':') {
         Some(("f", name)) => {
             out.push('.');
-            out.push_str(name);
+            out.push_str(shortened(name));
         }
         Some(("k", keys)) => {
             let keys: Map<String, Value> = serde_json::from_str(keys).unwrap_or_default();
             let keys: Vec<String> = keys.iter().map(|(k, v)| format!("{k}={v}")).collect();
-            _ = write!(out, "[{}]", keys.join(","));
+            _ = write!(out, "[{}]", shortened(&keys.join(",")));
         }
-        Some(("v", value)) => _ = write!(out, "[={value}]"),
+        Some(("v", value)) => _ = write!(out, "[={}]", shortened(value)),
         Some((_, index)) => _ = write!(out, "[{index}]"),
         None => out.push_str(element),
     }

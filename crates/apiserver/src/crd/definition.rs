@@ -11,7 +11,7 @@ use super::schema::Structural;
 use super::{approval, structural, value};
 use crate::json::{items, text};
 use crate::names;
-use crate::status::Cause;
+use crate::status::{Cause, shortened};
 use crate::timestamp::rfc3339;
 
 /// Maximum number of selectable fields.
@@ -409,6 +409,7 @@ fn validate_defaults(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     }
     let properties = schema.get("properties").and_then(Value::as_object);
     for (name, inner) in properties.into_iter().flatten() {
+        let name = shortened(name);
         validate_defaults(inner, &format!("{at}.properties[{name}]"), causes);
     }
     for member in ["items", "additionalProperties"] {
@@ -491,6 +492,7 @@ fn validate_column(column: &Value, at: &str, causes: &mut Vec<Cause>) {
 
 fn validate_selectable(version: &Value, at: &str, causes: &mut Vec<Cause>) {
     let fields = items(version, "/selectableFields");
+    let mut seen = HashSet::new();
     for (index, field) in fields.iter().enumerate() {
         let path = text(field, "/jsonPath");
         let at = format!("{at}[{index}].jsonPath");
@@ -525,10 +527,7 @@ fn validate_selectable(version: &Value, at: &str, causes: &mut Vec<Cause>) {
                        and strings with formats are allowed.";
             causes.push(Cause::invalid(at.clone(), &json!(path), why));
         }
-        if fields[..index]
-            .iter()
-            .any(|other| text(other, "/jsonPath") == path)
-        {
+        if !seen.insert(path) {
             causes.push(Cause::duplicate(at, &json!(path)));
         }
     }

@@ -1,12 +1,13 @@
 //! Structural schemas. They are compiled once and used for pruning, defaulting and the merge rules of apply.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::{pattern, structural};
 use crate::limits::MAX_STORED_BYTES;
+use crate::status::{MOST_FOUND, shortened};
 
 /// The schema of a value and of its members.
 #[derive(Debug, Default)]
@@ -58,7 +59,7 @@ pub(crate) enum ListKind {
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     pub(crate) required: Vec<String>,
-    pub(crate) allowed: Option<Vec<Value>>,
+    pub(crate) allowed: Option<Allowed>,
     pub(crate) minimum: Option<(f64, bool)>,
     pub(crate) maximum: Option<(f64, bool)>,
     pub(crate) multiple_of: Option<f64>,
@@ -74,6 +75,26 @@ pub(crate) struct Rules {
     pub(crate) any_of: Vec<Structural>,
     pub(crate) one_of: Vec<Structural>,
     pub(crate) not: Option<Box<Structural>>,
+}
+
+/// The values of an enum.
+#[derive(Debug)]
+pub(crate) struct Allowed {
+    pub(crate) values: Vec<Value>,
+    /// The values as JSON, because a list in an object can be as long as the enum.
+    texts: HashSet<String>,
+}
+
+impl Allowed {
+    fn of(values: Vec<Value>) -> Self {
+        let texts = values.iter().map(Value::to_string).collect();
+        Self { values, texts }
+    }
+
+    /// Whether the enum contains the value.
+    pub(crate) fn contains(&self, value: &Value) -> bool {
+        self.texts.contains(&value.to_string())
+    }
 }
 
 impl Structural {
@@ -171,15 +192,17 @@ impl Structural {
                         return true;
                     }
                     let at = if path.is_empty() {
-                        name.clone()
+                        shortened(name).to_owned()
                     } else {
-                        format!("{path}.{name}")
+                        format!("{path}.{}", shortened(name))
                     };
                     match self.member(name) {
                         Some(inner) => inner.prune(value, &at, unknown),
                         None if self.preserve => {}
                         None => {
-                            unknown.push(at);
+                            if unknown.len() < MOST_FOUND {
+                                unknown.push(at);
+                            }
                             return false;
                         }
                     }
@@ -267,7 +290,7 @@ impl Rules {
                 .filter_map(Value::as_str)
                 .map(str::to_owned)
                 .collect(),
-            allowed: list("enum"),
+            allowed: list("enum").map(Allowed::of),
             minimum: number("minimum").map(|n| (n, flag("exclusiveMinimum"))),
             maximum: number("maximum").map(|n| (n, flag("exclusiveMaximum"))),
             multiple_of: number("multipleOf"),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::pattern;
 use super::schema::members;
-use crate::status::Cause;
+use crate::status::{Cause, MOST_FOUND, shortened};
 
 /// The position of a schema.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,9 +43,7 @@ pub(super) fn check(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
 /// Whether a schema contains a default.
 pub(super) fn has_default(schema: &Value) -> bool {
     schema.get("default").is_some()
-        || inner_schemas(schema, "")
-            .iter()
-            .any(|(inner, _)| has_default(inner))
+        || inner_schemas(schema, "").any(|(inner, _)| has_default(inner))
 }
 
 /// Reports members of JSON schema that definitions must not use.
@@ -106,6 +104,9 @@ fn forbidden(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     list_rules(schema, at, causes);
     expression_rules(schema, at, causes);
     for (inner, place) in inner_schemas(schema, at) {
+        if causes.len() > MOST_FOUND {
+            return;
+        }
         forbidden(inner, &place, causes);
     }
 }
@@ -231,17 +232,16 @@ fn list_rules(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
 }
 
 /// Returns the schemas inside a schema that describe separate values.
-fn inner_schemas<'a>(schema: &'a Value, at: &str) -> Vec<(&'a Value, String)> {
-    let mut out = Vec::new();
-    for (name, inner) in members(schema, "properties").into_iter().flatten() {
-        out.push((inner, format!("{at}.properties[{name}]")));
-    }
-    for member in ["additionalProperties", "items"] {
-        if let Some(inner) = schema.get(member).filter(|inner| inner.is_object()) {
-            out.push((inner, format!("{at}.{member}")));
-        }
-    }
-    out
+fn inner_schemas<'a>(schema: &'a Value, at: &'a str) -> impl Iterator<Item = (&'a Value, String)> {
+    let properties = members(schema, "properties").into_iter().flatten();
+    let properties = properties
+        .map(move |(name, inner)| (inner, format!("{at}.properties[{}]", shortened(name))));
+    let others = ["additionalProperties", "items"].into_iter();
+    let others = others.filter_map(move |member| {
+        let inner = schema.get(member).filter(|inner| inner.is_object())?;
+        Some((inner, format!("{at}.{member}")))
+    });
+    properties.chain(others)
 }
 
 fn walk(schema: &Value, level: Level, at: &str, causes: &mut Vec<Cause>) {
@@ -261,6 +261,9 @@ fn walk(schema: &Value, level: Level, at: &str, causes: &mut Vec<Cause>) {
         causes.push(Cause::forbidden(format!("{at}.additionalProperties"), why));
     }
     for (inner, place) in inner_schemas(schema, at) {
+        if causes.len() > MOST_FOUND {
+            return;
+        }
         let below = if place.ends_with(".items") {
             Level::Item
         } else {

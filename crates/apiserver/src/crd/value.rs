@@ -1,10 +1,12 @@
 //! Validates values against their schema, with the error texts of the real server.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value, json};
 
 use super::format::has_format;
 use super::schema::{Kind, ListKind, Structural};
-use crate::status::Cause;
+use crate::status::{Cause, MOST_FOUND, shortened};
 
 /// Finds all errors in an object of the root schema.
 pub(crate) fn check(schema: &Structural, object: &Value, causes: &mut Vec<Cause>) {
@@ -31,20 +33,24 @@ fn content(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
     members.filter(|(name, _)| *name != "metadata")
 }
 
-/// Returns the previous version of a list element. It is known only for lists of type `map`, whose elements have keys.
-fn element_before<'a>(
-    schema: &Structural,
-    item: &Value,
-    old: Option<&'a Value>,
-) -> Option<&'a Value> {
-    let identity = |item: &Value| identity(schema, item);
-    let wanted = identity(item).filter(|_| matches!(schema.list, ListKind::Map(_)))?;
-    let mut before = old?.as_array()?.iter();
-    before.find(|before| identity(before).as_ref() == Some(&wanted))
+/// Returns the elements of the previous version by identity. Only elements of lists of type `map` have keys.
+fn elements_before<'a>(schema: &Structural, old: Option<&'a Value>) -> HashMap<String, &'a Value> {
+    let mut known = HashMap::new();
+    if matches!(schema.list, ListKind::Map(_)) {
+        for item in old.and_then(Value::as_array).into_iter().flatten() {
+            if let Some(identity) = identity(schema, item) {
+                known.entry(identity).or_insert(item);
+            }
+        }
+    }
+    known
 }
 
 /// Reports duplicate elements of sets and maps. This check runs last, as in the real server.
 fn check_lists(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Cause>) {
+    if causes.len() > MOST_FOUND {
+        return;
+    }
     match value {
         Value::Object(map) => {
             for (name, value) in map {
@@ -73,6 +79,9 @@ fn check_value(
     at: &str,
     causes: &mut Vec<Cause>,
 ) {
+    if causes.len() > MOST_FOUND {
+        return;
+    }
     if old == Some(value) || (value.is_null() && schema.nullable) {
         return;
     }
@@ -94,15 +103,19 @@ fn check_value(
             }
             for name in &schema.rules.required {
                 let implied = schema.resource && name == "metadata";
-                if !implied && !map.contains_key(name) {
+                if !implied && !map.contains_key(name) && causes.len() <= MOST_FOUND {
                     causes.push(Cause::required(below(at, name), ""));
                 }
             }
         }
         Value::Array(list) => {
             if let Some(items) = &schema.items {
+                let known = elements_before(schema, old);
                 for (index, item) in list.iter().enumerate() {
-                    let old = element_before(schema, item, old);
+                    let old = match known.is_empty() {
+                        true => None,
+                        false => identity(schema, item).and_then(|key| known.get(&key).copied()),
+                    };
                     check_value(items, item, old, &format!("{at}[{index}]"), causes);
                 }
             }
@@ -113,9 +126,9 @@ fn check_value(
 
 fn below(at: &str, name: &str) -> String {
     if at.is_empty() {
-        name.to_owned()
+        shortened(name).to_owned()
     } else {
-        format!("{at}.{name}")
+        format!("{at}.{}", shortened(name))
     }
 }
 
@@ -199,6 +212,7 @@ fn check_rules(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Ca
         } else if let Some(least) = rules.min_length.filter(|least| length < *least) {
             invalid(causes, format!("should be at least {least} chars long"));
         } else if let Some(pattern) = rules.pattern.as_ref().filter(|p| !p.is_match(text)) {
+            let pattern = shortened(pattern.as_str());
             invalid(causes, format!("should match '{pattern}'"));
         }
         if let Some(format) = rules.format.as_deref().filter(|f| !has_format(f, text)) {
@@ -239,6 +253,7 @@ fn check_rules(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Ca
         && !allowed.contains(value)
     {
         let texts: Vec<String> = allowed
+            .values
             .iter()
             .map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
             .collect();
@@ -292,7 +307,7 @@ fn check_alternatives(schema: &Structural, value: &Value, at: &str, causes: &mut
 }
 
 fn check_unique(schema: &Structural, list: &[Value], at: &str, causes: &mut Vec<Cause>) {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for (index, item) in list.iter().enumerate() {
         let field = format!("{at}[{index}]");
         let Some(identity) = identity(schema, item) else {
@@ -302,7 +317,7 @@ fn check_unique(schema: &Structural, list: &[Value], at: &str, causes: &mut Vec<
             ListKind::Map(_) => serde_json::from_str(&identity).unwrap_or_default(),
             _ => item.clone(),
         };
-        if !seen.insert(identity) {
+        if !seen.insert(identity) && causes.len() <= MOST_FOUND {
             causes.push(Cause::duplicate(field, &shown));
         }
     }

@@ -10,9 +10,7 @@ use super::authorizer::Authorizer;
 use super::policy::{Policy, RoleRef};
 use super::{Comparison, GROUP, Rule};
 use crate::auth::{Attributes, NotGranted, Target, User};
-
-/// Maximum number of characters of a name that a response repeats.
-const MOST_SHOWN: usize = 253;
+use crate::status::shortened;
 
 /// The permissions that a write of a role or a binding grants.
 #[derive(Debug)]
@@ -187,14 +185,6 @@ fn rules(role: &Value) -> Vec<Rule> {
     role.get("rules")
         .and_then(|rules| serde::Deserialize::deserialize(rules).ok())
         .unwrap_or_default()
-}
-
-/// Shortens a text that is too long for a valid name.
-fn shortened(text: &str) -> &str {
-    match text.char_indices().nth(MOST_SHOWN) {
-        Some((end, _)) => &text[..end],
-        None => text,
-    }
 }
 
 fn describe(rule: &Rule) -> String {
