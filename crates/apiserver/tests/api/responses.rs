@@ -10,7 +10,7 @@ const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 /// Returns the byte offsets of the names of members in a text, which must contain each of them.
 fn places(text: &str, names: &[&str]) -> Vec<usize> {
     let place = |name: &&str| text.find(&format!("\"{name}\":"));
-    let found = names.iter().map(|name| place(name));
+    let found = names.iter().map(place);
     found
         .map(|place| place.unwrap_or_else(|| panic!("{names:?}: {text}")))
         .collect()
@@ -264,7 +264,7 @@ async fn every_error_of_list_options_is_reported() {
     let bad = causes("watch=true&sendInitialEvents=true&resourceVersionMatch=Exact").await;
     assert_eq!(bad, [forbidden.clone(), unsupported.clone()]);
     let none = causes("watch=true&sendInitialEvents=true").await;
-    assert_eq!(none, [forbidden.clone()]);
+    assert_eq!(none, std::slice::from_ref(&forbidden));
     let unknown = causes("resourceVersionMatch=Roughly").await;
     assert_eq!(unknown, [forbidden, unsupported]);
 }

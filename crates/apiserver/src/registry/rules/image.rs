@@ -79,12 +79,12 @@ fn is_number(text: &str) -> bool {
 /// Whether a part of a path has lower-case letters and digits, separated by `.`, `_`, `__` or any number of `-`.
 fn is_component(part: &str) -> bool {
     let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let mut bytes = part.bytes();
-    if !bytes.next().is_some_and(is_inner) || !part.bytes().next_back().is_some_and(is_inner) {
+    let ends = [part.bytes().next(), part.bytes().next_back()];
+    if !ends.into_iter().all(|end| end.is_some_and(is_inner)) {
         return false;
     }
-    let mut runs = part.split(|c: char| c.is_ascii() && is_inner(c as u8));
-    runs.all(|run| matches!(run, "" | "." | "_" | "__") || run.bytes().all(|b| b == b'-'))
+    let mut runs = part.as_bytes().split(|byte| is_inner(*byte));
+    runs.all(|run| matches!(run, b"" | b"." | b"_" | b"__") || run.iter().all(|b| *b == b'-'))
 }
 
 fn is_tag(tag: &str) -> bool {
