@@ -43,7 +43,7 @@ impl Pages {
                 };
                 if !root.join(&place).exists() && !self.texts.contains_key(&place) {
                     report("link to missing");
-                } else if let Some(known) = anchors.get(place.as_path())
+                } else if let Some(known) = anchors.get(self.source(&place).as_path())
                     && !anchor.is_empty()
                     && !known.contains(anchor)
                 {
@@ -58,6 +58,14 @@ impl Pages {
             problems.push(format!(
                 "README.md: {lines} lines, {README_LINES} are allowed"
             ));
+        }
+    }
+
+    /// Returns the file that has the text of a page: the page itself, or the file that it includes.
+    fn source(&self, file: &Path) -> PathBuf {
+        match (file.strip_prefix(PAGES), self.texts.get(file)) {
+            (Ok(below), Some(text)) => book::source(&below.to_string_lossy(), text),
+            _ => file.to_path_buf(),
         }
     }
 
@@ -79,9 +87,7 @@ impl Pages {
             if !listed.contains(file) {
                 problems.push(format!("{shown}: not in {SUMMARY}"));
             }
-            let below = file.strip_prefix(PAGES).unwrap_or(file);
-            let text = self.texts.get(file).map_or("", String::as_str);
-            let source = book::source(&below.to_string_lossy(), text);
+            let source = self.source(file);
             let Some(text) = self.texts.get(&source) else {
                 problems.push(format!("{shown}: includes missing {}", source.display()));
                 continue;
@@ -193,6 +199,7 @@ mod tests {
             ("docs/book/c.md", "{{#include ../../C.md}}\n"),
             ("C.md", GOOD),
             (SUMMARY, "- [A](a.md)\n- [A](a.md)\n- [C](c.md)\n"),
+            ("README.md", "[c](docs/book/c.md#a)\n"),
         ]);
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].ends_with("a.md is listed twice"), "{found:?}");
