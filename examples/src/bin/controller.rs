@@ -21,6 +21,7 @@ struct Context {
     tenure: Tenure,
 }
 
+// ANCHOR: main
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt::init();
@@ -37,7 +38,9 @@ async fn main() -> anyhow::Result<()> {
         .await;
     Ok(())
 }
+// ANCHOR_END: main
 
+// ANCHOR: lead
 async fn lead(client: Client, tenure: Tenure) {
     println!("leading, the controller starts");
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
@@ -48,7 +51,9 @@ async fn lead(client: Client, tenure: Tenure) {
         .await;
     println!("the controller has stopped");
 }
+// ANCHOR_END: lead
 
+// ANCHOR: reconcile
 async fn reconcile(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action, Failed> {
     let token = context.tenure.token().as_str();
     if map.annotations().contains_key("example/seen-by") {
@@ -63,6 +68,7 @@ async fn reconcile(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action,
     println!("saw {} in term {token}", map.name_any());
     Ok(Action::await_change())
 }
+// ANCHOR_END: reconcile
 
 fn seen_by(token: &str) -> Patch<ConfigMap> {
     let mut map = ConfigMap::default();
@@ -87,3 +93,38 @@ impl std::fmt::Display for Failed {
 }
 
 impl std::error::Error for Failed {}
+
+// ANCHOR: test
+#[cfg(test)]
+mod tests {
+    use kube::api::PostParams;
+    use kube::runtime::wait::await_condition;
+    use tenure_apiserver::TestServer;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn leader_annotates_a_labelled_config_map() {
+        let server = TestServer::start().await.unwrap();
+        let client = server.client().unwrap();
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+        let mut map = ConfigMap::default();
+        map.metadata.name = Some("m".to_owned());
+        map.labels_mut()
+            .insert("example".to_owned(), "seen".to_owned());
+        maps.create(&PostParams::default(), &map).await.unwrap();
+
+        // The candidate campaigns until the annotation exists.
+        let is_seen = |map: Option<&ConfigMap>| {
+            map.is_some_and(|map| map.annotations().contains_key("example/seen-by"))
+        };
+        let elector = Elector::lease(client.clone(), "default", "test");
+        let campaign = elector.build().unwrap().campaign(
+            async { await_condition(maps.clone(), "m", is_seen).await.unwrap() },
+            |tenure| lead(client.clone(), tenure),
+        );
+        let limit = Duration::from_secs(60);
+        tokio::time::timeout(limit, campaign).await.unwrap();
+    }
+}
+// ANCHOR_END: test
