@@ -46,16 +46,19 @@ const TIERS: &[Tier] = &[
         about: "unit, property, replay and documentation tests of every crate",
         prepare: Vec::new,
         in_parts: false,
-        run: |_| {
-            Run::cargo([
+        run: |given| {
+            let mut tests = Run::cargo([
                 "test",
                 "--workspace",
                 "--exclude",
                 "tenure-tests",
                 "--all-features",
                 "--no-fail-fast",
-            ])
-            .go()
+            ]);
+            if given.long {
+                tests = tests.env("TENURE_RBAC_SEQUENCES", "100000");
+            }
+            tests.go()
         },
     },
     Tier {
