@@ -65,11 +65,14 @@ pub(crate) fn escaped_lines(text: &str) -> String {
 }
 
 fn escape(text: &str, keep: impl Fn(char) -> bool) -> String {
-    // Overrides of the text direction can make a line look like another one.
-    let turns = |c| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    // Overrides of the text direction and characters without width can make a text look like another one.
+    let misleads = |c| {
+        matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+    };
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if (c.is_control() && !keep(c)) || turns(c) {
+        if (c.is_control() && !keep(c)) || misleads(c) {
             shown.extend(c.escape_default());
         } else {
             shown.push(c);
@@ -237,6 +240,11 @@ mod tests {
         let shown = escaped(identity);
         assert_eq!(shown, r"a\u{1b}[2J\n\rb\u{9b}c\u{202e}\u{0}ä");
         assert_eq!(escaped("web-1_x"), "web-1_x");
+        let invisible = "w\u{200b}e\u{ad}b\u{2060}\u{feff}\u{e0041}";
+        assert_eq!(
+            escaped(invisible),
+            r"w\u{200b}e\u{ad}b\u{2060}\u{feff}\u{e0041}"
+        );
         assert_eq!(escaped_lines("one\n\ttwo\x1b"), "one\n\ttwo\\u{1b}");
         let table = align(&["HOLDER", "B"], vec![vec![shown, "x".into()]]);
         assert_eq!(table.lines().count(), 2);
