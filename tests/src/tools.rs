@@ -8,14 +8,14 @@ use crate::Skip;
 
 const HINT: &str = "`cargo xtask test process` installs it";
 
-/// Returns a Python interpreter with the Kubernetes client.
+/// Returns a Python interpreter with the Kubernetes client and pytest.
 ///
 /// # Errors
 ///
 /// Fails if it is not installed.
 pub fn python() -> Result<PathBuf, Skip> {
     let python = folder().join("python/bin/python");
-    let found = succeeds(Command::new(&python).args(["-c", "import kubernetes"]));
+    let found = succeeds(Command::new(&python).args(["-c", "import kubernetes, pytest"]));
     if found {
         Ok(python)
     } else {
@@ -40,6 +40,22 @@ pub fn node_client() -> Result<PathBuf, Skip> {
     }
 }
 
+/// Returns the folder of Node.js packages with Jest and the JavaScript client. Node.js and npm are on the PATH in that
+/// case.
+///
+/// # Errors
+///
+/// Fails if one of them is not installed.
+pub fn jest() -> Result<PathBuf, Skip> {
+    node_client()?;
+    let modules = folder().join("node/node_modules");
+    if modules.join("jest/bin/jest.js").exists() && succeeds(Command::new("npm").arg("--version")) {
+        Ok(modules)
+    } else {
+        Err(Skip(format!("no Jest or no npm: {HINT}")))
+    }
+}
+
 /// Returns the file of the browser driver to import. Node.js, Chromium and axe-core are installed in that case.
 ///
 /// # Errors
@@ -58,6 +74,19 @@ pub fn playwright() -> Result<PathBuf, Skip> {
         Ok(library)
     } else {
         Err(Skip(format!("no Playwright or no axe-core: {HINT}")))
+    }
+}
+
+/// Checks for the program that builds and reads Debian packages.
+///
+/// # Errors
+///
+/// Fails if it is not installed.
+pub fn dpkg_deb() -> Result<(), Skip> {
+    if succeeds(Command::new("dpkg-deb").arg("--version")) {
+        Ok(())
+    } else {
+        Err(Skip("dpkg-deb is not installed".to_owned()))
     }
 }
 
@@ -154,6 +183,15 @@ fn distribution() -> String {
 /// Fails if it is not built.
 pub fn tenure() -> Result<PathBuf, Skip> {
     beside("tenure", "tenure-cli")
+}
+
+/// Returns the program of `cargo xtask`.
+///
+/// # Errors
+///
+/// Fails if it is not built.
+pub fn xtask() -> Result<PathBuf, Skip> {
+    beside("xtask", "xtask")
 }
 
 /// Returns a test program based on the manager.

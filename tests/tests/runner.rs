@@ -21,6 +21,7 @@ mod manager_restarts;
 mod manager_shards;
 mod members;
 mod monitoring;
+mod packages;
 mod page;
 mod provisioner_access;
 mod provisioner_capacity;

@@ -1,6 +1,7 @@
 //! `cargo xtask image`: builds the binaries for the images like the Dockerfile. Checks that they are static, because
 //! `FROM scratch` has no loader and no libraries, and that the kernel can protect their memory.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -22,21 +23,22 @@ const IMAGES: [(&str, &str, &[&str]); 3] = [
     ),
 ];
 
-/// Builds the named binaries, or all, into `target/image`, and checks them.
-pub(crate) fn run(names: &[String]) -> Result<()> {
+/// Builds the named binaries, or all, into `target/image`, and checks them. Returns their names and files.
+pub(crate) fn run(names: &[String]) -> Result<Vec<(String, PathBuf)>> {
     let known = |name: &String| IMAGES.iter().any(|(image, ..)| image == name);
     if let Some(unknown) = names.iter().find(|name| !known(name)) {
         bail!("unknown image {unknown}: expected tenure, tenure-sidecar or tenure-provisioner");
     }
+    let mut built = Vec::new();
     for (name, profile, features) in IMAGES {
         if names.is_empty() || names.iter().any(|wanted| wanted == name) {
-            build(name, profile, features)?;
+            built.push((name.to_owned(), build(name, profile, features)?));
         }
     }
-    Ok(())
+    Ok(built)
 }
 
-fn build(name: &str, profile: &str, features: &[&str]) -> Result<()> {
+fn build(name: &str, profile: &str, features: &[&str]) -> Result<PathBuf> {
     // The C parts of a musl build need its compiler. With glibc everything can be linked statically as well.
     let target = if on_path("musl-gcc") { MUSL } else { GNU };
     let build = ["build", "--locked", "--profile", profile];
@@ -95,5 +97,5 @@ fn build(name: &str, profile: &str, features: &[&str]) -> Result<()> {
         bytes.len() as f64 / 1e6,
         String::from_utf8_lossy(&said.stdout).trim()
     );
-    Ok(())
+    Ok(binary)
 }

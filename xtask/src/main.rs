@@ -9,6 +9,7 @@
 
 mod book;
 mod command;
+mod dist;
 mod duplicates;
 mod elf;
 mod fuzz;
@@ -46,6 +47,8 @@ cargo xtask COMMAND
                       run fleets of real processes under random faults for hours
   bench [NAME...]     measure Tenure and the real peers, and print the ratios
   image [NAME...]     build the static binaries of deploy/Dockerfile, and check them
+  dist [NAME...] [--binary FILE] [--out DIR] [--base-url URL]
+                      make the files of a release in target/artifacts: archive, deb, krew, docker, sbom, wheel, npm
   book                build docs/book with mdBook into target/book
   tidy                check dependencies of crates and modules, copied code, file sizes, links, pages of the book,
                       test files without tests, and the tests named in docs/book/explanation/originals.md";
@@ -62,7 +65,8 @@ fn main() -> ExitCode {
         "tidy" => tidy::run(),
         "book" => book::run(),
         "book-links" => book::links(&rest),
-        "image" => image::run(&rest),
+        "image" => image::run(&rest).map(drop),
+        "dist" => dist::run(&rest),
         "sim" => Run::cargo(["run", "--quiet", "--package", "tenure-sim", "--"])
             .args(&rest)
             .go(),

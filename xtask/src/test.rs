@@ -119,13 +119,14 @@ const TIERS: &[Tier] = &[
                 setup::unpacked("kubernetes-client", "usr/bin/kubectl"),
                 // Unpacked and not installed, because the package starts a service.
                 setup::unpacked("prometheus", "usr/bin/promtool"),
-                setup::python(&["kubernetes"]),
+                setup::python(&["kubernetes", "pytest"]),
                 setup::debian("tmux", "tmux"),
                 setup::debian("chromium", "chromium"),
                 setup::node(&[
                     "@kubernetes/client-node@1",
                     "playwright-core@1",
                     "axe-core@4",
+                    "jest@30",
                 ]),
                 setup::toolchain("go"),
             ])

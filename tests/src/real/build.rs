@@ -29,6 +29,8 @@ pub enum Peer {
     Applier,
     /// The Go example of docs/book/reference/server.md, a test that starts its own server.
     EphemeralExample,
+    /// The tests of the Go package in clients/go.
+    TestServer,
     /// The controllers of Kubernetes, for their election and as a reference for ours.
     KubeControllerManager,
     /// The scheduler of Kubernetes, for its election.
@@ -73,7 +75,7 @@ pub enum BuildError {
 
 impl Peer {
     /// Every peer.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::KubeApiserver,
         Self::Etcd,
         Self::Kubectl,
@@ -82,6 +84,7 @@ impl Peer {
         Self::Informer,
         Self::Applier,
         Self::EphemeralExample,
+        Self::TestServer,
         Self::KubeControllerManager,
         Self::KubeScheduler,
         Self::CsiSanity,
@@ -98,6 +101,7 @@ impl Peer {
             Self::Informer => "informer",
             Self::Applier => "applier",
             Self::EphemeralExample => "ephemeral-example",
+            Self::TestServer => "testserver",
             Self::KubeControllerManager => "kube-controller-manager",
             Self::KubeScheduler => "kube-scheduler",
             Self::CsiSanity => "csi-sanity",
@@ -128,6 +132,7 @@ impl Peer {
             Self::EphemeralExample => "ephemeral",
             Self::CsiSanity => "csi-sanity",
             Self::Translation => "translation",
+            Self::TestServer => "../clients/go",
         })
     }
 
@@ -157,13 +162,14 @@ impl Peer {
             Self::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
             Self::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
             Self::CsiSanity => "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity",
+            Self::TestServer => "./testserver",
         }
     }
 
     /// Returns the arguments of `go` that compile it: a program, or the tests of a package as a program.
     fn compile(self) -> &'static [&'static str] {
         match self {
-            Self::EphemeralExample => &["test", "-c"],
+            Self::EphemeralExample | Self::TestServer => &["test", "-c"],
             _ => &["build"],
         }
     }
