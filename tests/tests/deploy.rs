@@ -1,5 +1,6 @@
 //! The files in `deploy/`: roles equal the printed ones, and an API server accepts all objects.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -127,6 +128,17 @@ fn deploy_roles_are_enough_for_their_kind_of_lock_and_for_no_other() {
     }
 }
 
+/// Returns the Role that the command prints for its command line.
+pub(crate) fn printed_role(home: &Home, args: &[impl AsRef<OsStr>], namespace: &str) -> Value {
+    let mut command = home.command();
+    command
+        .args(args)
+        .arg(format!("--election-namespace={namespace}"));
+    let output = command.arg("--print-rbac").output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    serde_saphyr::from_str(&String::from_utf8_lossy(&output.stdout)).unwrap()
+}
+
 /// Returns every document of a file.
 fn documents(file: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(folder().join(file)).unwrap();
@@ -149,13 +161,7 @@ fn deploy_native_sidecar_has_the_role_that_its_command_line_needs() {
     let pod = &deployment["spec"]["template"];
     let args = pod["spec"]["initContainers"][0]["args"].as_array().unwrap();
     let args: Vec<&str> = args.iter().map(|arg| arg.as_str().unwrap()).collect();
-    let printed = home
-        .command()
-        .args(&args)
-        .args(["--election-namespace=default", "--print-rbac"])
-        .output()
-        .unwrap();
-    let printed: Value = serde_saphyr::from_str(&String::from_utf8_lossy(&printed.stdout)).unwrap();
+    let printed = printed_role(&home, &args, "default");
     let shipped = documents("rbac/native-sidecar.yaml");
     assert!(shipped.contains(&printed), "{printed}");
     let classic = &documents("sidecar.yaml")[0]["spec"]["selector"];
@@ -231,12 +237,16 @@ fn deploy_image_contains_only_the_binary_and_does_not_run_as_root() {
     }
 }
 
-/// Returns the YAML files of the folder and its subfolders, without those of Prometheus, which are not manifests.
+/// Returns the YAML files of the folder and its subfolders, without those of Prometheus, Helm and Kustomize, which are not
+/// manifests.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let path = entry.path();
-        if path.ends_with("prometheus") {
+        if ["prometheus", "helm", "kustomize"]
+            .map(|name| path.ends_with(name))
+            .contains(&true)
+        {
             continue;
         }
         if path.is_dir() {
@@ -268,32 +278,37 @@ fn containers<'a>(value: &'a Value, found: &mut Vec<&'a Value>) {
     }
 }
 
-/// No container of a shipped manifest has more rights than it needs, and all pass the Pod Security Standard `restricted`.
+/// Expects that no container of an object has more rights than it needs, and that all pass the Pod Security Standard
+/// `restricted`. Returns the number of containers.
+pub(crate) fn expect_restricted(file: &str, object: &Value) -> usize {
+    let mut found = Vec::new();
+    containers(object, &mut found);
+    for container in &found {
+        let wanted = json!({
+            "runAsNonRoot": true,
+            "runAsUser": 65532,
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": { "drop": ["ALL"] },
+            "seccompProfile": { "type": "RuntimeDefault" },
+        });
+        let context = &container["securityContext"];
+        assert_eq!(context, &wanted, "{file}: {}", container["name"]);
+    }
+    let pod = &object["spec"]["template"]["spec"];
+    for field in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert!(pod[field].is_null(), "{file}: {field}");
+    }
+    found.len()
+}
+
 #[test]
 fn deploy_containers_are_restricted() {
     let mut count = 0;
     for path in manifests(&folder()) {
-        let name = path.display();
-        for document in documents(path.to_str().unwrap()) {
-            let mut found = Vec::new();
-            containers(&document, &mut found);
-            for container in found {
-                count += 1;
-                let wanted = json!({
-                    "runAsNonRoot": true,
-                    "runAsUser": 65532,
-                    "allowPrivilegeEscalation": false,
-                    "readOnlyRootFilesystem": true,
-                    "capabilities": { "drop": ["ALL"] },
-                    "seccompProfile": { "type": "RuntimeDefault" },
-                });
-                let context = &container["securityContext"];
-                assert_eq!(context, &wanted, "{name}: {}", container["name"]);
-            }
-            let pod = &document["spec"]["template"]["spec"];
-            for field in ["hostNetwork", "hostPID", "hostIPC"] {
-                assert!(pod[field].is_null(), "{name}: {field}");
-            }
+        let name = path.to_str().unwrap();
+        for document in documents(name) {
+            count += expect_restricted(name, &document);
         }
     }
     assert_eq!(count, 6, "containers in deploy/");

@@ -13,6 +13,7 @@ mod demo;
 mod deploy;
 mod election_overrun;
 mod explain;
+mod helm;
 mod help;
 mod host_browser;
 mod host_files;

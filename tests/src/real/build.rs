@@ -31,6 +31,8 @@ pub enum Peer {
     EphemeralExample,
     /// The tests of the Go package in clients/go.
     TestServer,
+    /// The package manager of Kubernetes.
+    Helm,
     /// The controllers of Kubernetes, for their election and as a reference for ours.
     KubeControllerManager,
     /// The scheduler of Kubernetes, for its election.
@@ -75,7 +77,7 @@ pub enum BuildError {
 
 impl Peer {
     /// Every peer.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::KubeApiserver,
         Self::Etcd,
         Self::Kubectl,
@@ -85,6 +87,7 @@ impl Peer {
         Self::Applier,
         Self::EphemeralExample,
         Self::TestServer,
+        Self::Helm,
         Self::KubeControllerManager,
         Self::KubeScheduler,
         Self::CsiSanity,
@@ -102,6 +105,7 @@ impl Peer {
             Self::Applier => "applier",
             Self::EphemeralExample => "ephemeral-example",
             Self::TestServer => "testserver",
+            Self::Helm => "helm",
             Self::KubeControllerManager => "kube-controller-manager",
             Self::KubeScheduler => "kube-scheduler",
             Self::CsiSanity => "csi-sanity",
@@ -116,6 +120,7 @@ impl Peer {
             Self::Etcd => "go.etcd.io/etcd/server/v3",
             Self::CsiSanity => "github.com/kubernetes-csi/csi-test/v5",
             Self::Translation => "k8s.io/csi-translation-lib",
+            Self::Helm => "helm.sh/helm/v4",
             _ => "k8s.io/client-go",
         };
         let text = fs::read_to_string(self.folder().join(self.modfile())).unwrap_or_default();
@@ -130,6 +135,7 @@ impl Peer {
             Self::Elector | Self::OldElector | Self::Informer => "client-go",
             Self::Applier => "applier",
             Self::EphemeralExample => "ephemeral",
+            Self::Helm => "helm",
             Self::CsiSanity => "csi-sanity",
             Self::Translation => "translation",
             Self::TestServer => "../clients/go",
@@ -163,6 +169,7 @@ impl Peer {
             Self::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
             Self::CsiSanity => "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity",
             Self::TestServer => "./testserver",
+            Self::Helm => "helm.sh/helm/v4/cmd/helm",
         }
     }
 
