@@ -415,6 +415,7 @@ fn real_commands_deploy_files_are_accepted_and_their_account_is_sufficient() {
         return;
     }
     crate::deploy::applied(&place.cluster.kubeconfig(), &place.home);
+    crate::helm::installed(&place.cluster.kubeconfig());
     let account = place.kubeconfig_of("example");
     let own = Wire::connect(&account).unwrap();
     let path = place.rbac("roles/tenure-example");
