@@ -18,6 +18,7 @@ mod modules;
 mod originals;
 mod packages;
 mod pages;
+mod release;
 mod setup;
 mod test;
 mod tidy;
@@ -50,6 +51,8 @@ cargo xtask COMMAND
   dist [NAME...] [--binary FILE] [--out DIR] [--base-url URL]
                       make the files of a release in target/artifacts: archive, deb, krew, docker, sbom, wheel, npm
   book                build docs/book with mdBook into target/book
+  release --dry-run   check versions and the changelog, pack all published crates, compare their interfaces with
+                      those of the last tag
   tidy                check dependencies of crates and modules, copied code, file sizes, links, pages of the book,
                       test files without tests, and the tests named in docs/book/explanation/originals.md";
 
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         "book-links" => book::links(&rest),
         "image" => image::run(&rest).map(drop),
         "dist" => dist::run(&rest),
+        "release" => release::run(&rest),
         "sim" => Run::cargo(["run", "--quiet", "--package", "tenure-sim", "--"])
             .args(&rest)
             .go(),

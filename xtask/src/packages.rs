@@ -61,7 +61,7 @@ pub(crate) fn check(root: &Path, packages: &[Value], problems: &mut Vec<String>)
 }
 
 /// Returns whether `cargo publish` accepts the package.
-fn is_published(package: &Value) -> bool {
+pub(crate) fn is_published(package: &Value) -> bool {
     package["publish"].is_null()
 }
 

@@ -3,9 +3,9 @@
 use anyhow::Result;
 
 use crate::command::Run;
-use crate::{book, setup, tidy};
+use crate::{book, release, setup, tidy};
 
-/// Checks format, lints, documentation, the book and the source tree.
+/// Checks format, lints, documentation, the book, the packages of all published crates and the source tree.
 pub(crate) fn verify() -> Result<()> {
     Run::cargo(["fmt", "--all", "--check"]).go()?;
     tidy::run()?;
@@ -26,6 +26,7 @@ pub(crate) fn verify() -> Result<()> {
     .env("RUSTDOCFLAGS", "-D warnings")
     .go()?;
     book::check()?;
+    release::check_packages()?;
     dependencies()
 }
 
