@@ -23,6 +23,7 @@ pub mod stalls;
 pub mod storage;
 pub mod tools;
 pub mod translation;
+pub mod tutorial;
 pub mod wire;
 
 use std::io::Write;

@@ -244,6 +244,15 @@ pub fn example(name: &str) -> Result<PathBuf, Skip> {
     beside(name, "tenure-examples")
 }
 
+/// Returns the CSI driver for manual tests.
+///
+/// # Errors
+///
+/// Fails if it is not built.
+pub fn mock_driver() -> Result<PathBuf, Skip> {
+    beside("mock-csi-driver", "tenure-csi --features mock")
+}
+
 /// Returns the command in the build of the sidecar image.
 ///
 /// # Errors

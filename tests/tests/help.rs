@@ -29,7 +29,7 @@ const GROUPS: [&str; 18] = [
 /// Maximum number of lines of a summary.
 const SUMMARY: usize = 40;
 
-fn help(path: &[String], flag: &str, columns: usize) -> String {
+pub(crate) fn help(path: &[String], flag: &str, columns: usize) -> String {
     let mut command = Command::new(tools::tenure().unwrap());
     let output = command
         .args(path)
@@ -59,7 +59,7 @@ fn headings(help: &str) -> Vec<&str> {
 }
 
 /// Returns every command, including those of `tenure server`.
-fn commands() -> Vec<Vec<String>> {
+pub(crate) fn commands() -> Vec<Vec<String>> {
     let mut found = vec![Vec::new()];
     let mut next = 0;
     while let Some(path) = found.get(next).cloned() {
