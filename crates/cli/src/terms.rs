@@ -187,7 +187,7 @@ pub(crate) fn of_changes<'a>(changes: impl IntoIterator<Item = &'a TermChange>) 
                 });
             }
             (false, Some(open)) if open.holder == change.holder => {
-                open.end(change.at, &change.why())
+                open.end(change.at, &change.why());
             }
             // A late statement of a previous holder adds the reason for its end.
             (false, _) => match terms
