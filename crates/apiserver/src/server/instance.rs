@@ -39,7 +39,7 @@ pub enum DataDirError {
         pid: String,
     },
     /// A file in the directory cannot be read or written.
-    #[error("cannot access {path} in the data directory: {source}")]
+    #[error("cannot use the data directory: {path}: {source}")]
     File {
         /// The file.
         path: String,
