@@ -1,5 +1,6 @@
 //! Columns of the Table form that kubectl prints.
 
+pub(super) mod autoscaling;
 mod custom;
 mod description;
 pub(super) mod networking;

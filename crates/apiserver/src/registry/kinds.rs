@@ -1,5 +1,6 @@
 //! The table of kinds.
 
+mod autoscaling;
 mod custom;
 mod devices;
 mod kind;
@@ -83,6 +84,7 @@ pub(super) static KINDS: LazyLock<Vec<&'static Kind>> = LazyLock::new(|| {
         devices::KINDS,
         networking::KINDS,
         scheduling::KINDS,
+        autoscaling::KINDS,
     ];
     families.into_iter().flatten().collect()
 });

@@ -32,6 +32,7 @@ mod purge;
 mod quotas;
 mod responses;
 mod revoked;
+mod scalers;
 mod security;
 mod watches;
 mod writes;

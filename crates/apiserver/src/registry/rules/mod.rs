@@ -5,6 +5,7 @@
 
 mod address;
 pub(crate) mod apps;
+pub(crate) mod autoscaling;
 pub(crate) mod batch;
 pub(crate) mod config;
 mod defaults;
