@@ -133,7 +133,6 @@ impl Quantity {
 
     /// Returns the value as a floating-point number.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "the result is an approximation")]
     pub fn as_f64(&self) -> f64 {
         self.nanos() as f64 / 1e9
     }

@@ -455,8 +455,8 @@ fn given<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
 }
 
 fn invalid(problems: Vec<String>, field: &str, value: &str, causes: &mut Vec<Cause>) {
-    let problems = problems.iter();
-    causes.extend(problems.map(|why| Cause::invalid(field, &json!(value), why)));
+    let problems = problems.into_iter();
+    causes.extend(problems.map(|why| Cause::invalid(field, &json!(value), &why)));
 }
 
 #[cfg(test)]

@@ -382,7 +382,7 @@ pub(in crate::registry) fn shown(amounts: &Amounts) -> String {
 mod tests {
     use super::*;
 
-    fn pod(cpu: &str, extra: Value) -> Value {
+    fn pod(cpu: &str, extra: &Value) -> Value {
         let mut pod = json!({"spec": {"containers": [{"name": "c", "resources":
             {"requests": {"cpu": cpu}, "limits": {"cpu": "2"}}}]}});
         for (member, value) in extra.as_object().expect("members") {
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn pod_uses_its_sums_until_it_has_ended() {
-        let mut pod = pod("500m", json!({"overhead": {"cpu": "100m"}}));
+        let mut pod = pod("500m", &json!({"overhead": {"cpu": "100m"}}));
         let used = usage(("", "pods"), &pod);
         assert_eq!(
             shown(&used),
@@ -425,8 +425,8 @@ mod tests {
     fn scopes_select_pods() {
         let quota = |scope: &str| json!({"spec": {"scopes": [scope]}});
         let (plain, timed) = (
-            pod("1", json!({})),
-            pod("1", json!({"activeDeadlineSeconds": 5})),
+            pod("1", &json!({})),
+            pod("1", &json!({"activeDeadlineSeconds": 5})),
         );
         assert!(selects(&quota("Terminating"), "pods", &timed));
         assert!(!selects(&quota("Terminating"), "pods", &plain));
@@ -438,17 +438,17 @@ mod tests {
         assert!(selects(
             &quota,
             "pods",
-            &pod("1", json!({"priorityClassName": "high"}))
+            &pod("1", &json!({"priorityClassName": "high"}))
         ));
     }
 
     #[test]
     fn containers_must_state_limited_resources() {
         let hard = amounts(&json!({"h": {"requests.memory": "1Gi", "pods": "1"}}), "/h");
-        let why = missing(&hard, &pod("1", json!({})));
+        let why = missing(&hard, &pod("1", &json!({})));
         assert_eq!(why.as_deref(), Some("must specify requests.memory for: c"));
         let hard = amounts(&json!({"h": {"cpu": "1"}}), "/h");
-        assert_eq!(missing(&hard, &pod("1", json!({}))), None);
+        assert_eq!(missing(&hard, &pod("1", &json!({}))), None);
     }
 
     #[test]
