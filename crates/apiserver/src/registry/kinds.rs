@@ -142,6 +142,7 @@ static GENERAL: &[Kind] = &[
         create_on_update: true,
         columns: columns::CREATED_AT,
         default: rules::limits::default_range,
+        admit: Some(pods::admit_bounded),
         validate: rules::limits::validate_range,
         ..BASE
     },
@@ -218,6 +219,7 @@ static GENERAL: &[Kind] = &[
         returns_deleted: true,
         subresources: &[Subresource::Status],
         columns: columns::RESOURCE_QUOTA,
+        admit: Some(pods::admit_bounded),
         prepare: rules::apps::clear_status,
         validate: rules::quota::validate_quota,
         validate_update: rules::quota::validate_quota_update,

@@ -14,6 +14,9 @@ use crate::store::{Given, Key, Object, Range, WriteError};
 /// Objects that a decision used, as preconditions of its write.
 type Used = Vec<Given>;
 
+/// Maximum number of limit ranges, and of quotas, in a namespace.
+const MOST_BOUNDS: usize = 100;
+
 /// Sets the account, the resources, the priority and the overhead of a new pod, or rejects it.
 pub(super) fn admit(
     registry: &Registry,
@@ -38,7 +41,7 @@ pub(super) fn admit(
     let problems = ranges
         .iter()
         .flat_map(|range| limits::pod_problems(range, pod));
-    refuse(target, pod, problems.collect())?;
+    refuse(target, pod, &problems.collect::<Vec<_>>())?;
     Ok(used)
 }
 
@@ -53,7 +56,27 @@ pub(super) fn check_claim(
     let problems = ranges
         .iter()
         .flat_map(|range| limits::claim_problems(range, claim));
-    refuse(target, claim, problems.collect())
+    refuse(target, claim, &problems.collect::<Vec<_>>())
+}
+
+/// Rejects a new object if its namespace has too many of the kind. Each create of a pod reads all of them.
+pub(super) fn admit_bounded(
+    registry: &Registry,
+    target: &Target<'_>,
+    object: &mut Value,
+) -> Result<Used, Failure> {
+    let range = Range {
+        resource: target.kind.storage_key(),
+        namespace: Some(target.namespace.to_owned()),
+        name: None,
+    };
+    let listing = registry.store.list(&range, None);
+    if listing.is_ok_and(|listing| listing.objects.len() < MOST_BOUNDS) {
+        return Ok(Used::new());
+    }
+    let plural = target.kind.plural();
+    let why = format!("a namespace can have at most {MOST_BOUNDS} {plural}");
+    Err(forbidden(target, name_of(object), &why))
 }
 
 /// Preserves the priority of a pod if an update omits it.
@@ -289,8 +312,8 @@ fn set_runtime(
 }
 
 /// Returns 403 with the bounds that an object violates, if there are any.
-fn refuse(target: &Target<'_>, object: &Value, problems: Vec<String>) -> Result<(), Failure> {
-    let why = match problems.as_slice() {
+fn refuse(target: &Target<'_>, object: &Value, problems: &[String]) -> Result<(), Failure> {
+    let why = match problems {
         [] => return Ok(()),
         [only] => only.clone(),
         several => format!("[{}]", several.join(", ")),

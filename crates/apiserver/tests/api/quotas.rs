@@ -229,6 +229,22 @@ async fn status_follows_the_hard_limits() {
 }
 
 #[tokio::test]
+async fn namespace_has_a_bounded_number_of_quotas() {
+    let server = Server::start().await;
+    let quota = |number: usize| json!({"metadata": {"name": format!("q{number}")}, "spec": {}});
+    for number in 0..100 {
+        create(&server, QUOTAS, quota(number)).await;
+    }
+    is(
+        &server.call("POST", QUOTAS, Some(quota(100))).await,
+        403,
+        "Forbidden",
+    );
+    server.call("DELETE", &format!("{QUOTAS}/q0"), None).await;
+    create(&server, QUOTAS, quota(100)).await;
+}
+
+#[tokio::test]
 async fn scope_limits_only_the_pods_that_it_selects() {
     let server = Server::start().await;
     let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}, "scopes": ["Terminating"]}});
