@@ -31,7 +31,8 @@ pub(super) struct Attempt {
     pub(super) kind: WriteKind,
     /// Orders in the replaced version, which the write keeps. Boxed, because orders are rare.
     pub(super) orders: Option<Box<Orders>>,
-    /// Whether its response said that it was applied. A repeated response must not win a second term.
+    /// Whether its response is no longer used, because it has arrived, or because a release was sent later. A repeated
+    /// response must not win a second term.
     pub(super) answered: bool,
     /// Whether a term began with it. The end of that term is decided once, so a later read does not decide it again.
     pub(super) began: bool,
@@ -84,6 +85,11 @@ impl Election {
             );
             let own = matches!(&self.known, Known::Present(seen) if self.wrote(&seen.observation));
             require!(self, own, "duty 6: release of a stranger's");
+            // The release may be applied without a response, and a stale read may hide it. A late response to an earlier
+            // write must not begin a term then, because another candidate need not wait after a release.
+            for attempt in &mut self.attempts {
+                attempt.answered = true;
+            }
         }
         let id = self.open_request(now, timeout, true);
         let orders = match &self.known {

@@ -155,3 +155,36 @@ fn pause_after_failures_doubles_up_to_the_retry_period() {
         );
     }
 }
+
+#[test]
+fn answer_to_a_write_before_the_release_begins_no_term() {
+    // The answer to write 4 is late. The release is applied without an answer, and a stale read hides it.
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    unknown2                 read#3
+        0.03    read3 wrote2 v5          leader "baz", acquire#4 over 5 baz/15 t1
+        0.04    watching                 -
+        0.05    ok2 5                    LEAD token=5 t0 until=10.01
+        0.06    worked                   STOP work-ended by=14.51
+        2.53    tick                     read#5
+        2.54    read5 wrote4 v6          release#6 over 6 /1 t1
+        2.55    unknown6                 read#7
+        2.56    read7 wrote2 v5          -
+        2.60    ok4 6                    -
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 unknown2
+         0.03 read3 wrote2 v5
+         0.04 watching
+         0.05 ok2 5
+         0.06 worked
+         2.53 tick
+         2.54 read5 wrote4 v6
+         2.55 unknown6
+         2.56 read7 wrote2 v5
+         2.60 ok4 6",
+    ));
+}
