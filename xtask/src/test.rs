@@ -77,6 +77,17 @@ const TIERS: &[Tier] = &[
         },
     },
     Tier {
+        name: "proof",
+        about: "the inductive invariant of the protocol, checked with the solver Z3",
+        prepare: || missing([setup::python(&["z3-solver"])]),
+        in_parts: false,
+        run: |_| {
+            let python = setup::tools().join("python/bin/python");
+            let program = root().join("proof/check.py").display().to_string();
+            Run::new(&python, ["-B"]).args(&[program]).go()
+        },
+    },
+    Tier {
         name: "sim",
         about: "simulated elections under faults, mutants, model check",
         prepare: Vec::new,
