@@ -361,6 +361,10 @@ fn print_sweep(what: &str, total: &Sweep, seconds: f64) {
         total.totals.seconds() / seconds
     );
     println!("  steps of elections            {:>14}", total.totals.steps);
+    println!(
+        "  steps of the proved system    {:>14}",
+        total.totals.refined.iter().sum::<u64>()
+    );
     println!("  terms begun                   {:>14}", total.totals.terms);
     println!(
         "  faults injected               {:>14}",

@@ -24,6 +24,7 @@ pub mod model;
 pub(crate) mod node;
 pub mod pair;
 pub mod plan;
+pub mod refine;
 pub mod register;
 pub mod rng;
 pub mod shards;

@@ -55,6 +55,16 @@ pub enum Kind {
     Panics,
 }
 
+impl Kind {
+    /// Returns whether the run has no seeded bug, and its candidates run the core.
+    pub const fn is_shipped(self) -> bool {
+        matches!(
+            self,
+            Self::Core | Self::Mixed(None) | Self::Coordinated(None) | Self::Proofs(None)
+        )
+    }
+}
+
 /// A candidate.
 #[derive(Debug)]
 pub(crate) enum Machine {

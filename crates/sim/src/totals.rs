@@ -1,6 +1,7 @@
 //! Totals of one run or of many.
 
 use crate::fault::FaultCounts;
+use crate::refine::step::Step;
 
 /// Sums and maximums of one run or of many.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +18,8 @@ pub struct Totals {
     pub crash_releases: u64,
     /// Steps of elections.
     pub steps: u64,
+    /// Steps of the proved system that were checked.
+    pub refined: [u64; Step::ALL.len()],
     /// Longest time during which two guards were valid together although S1 was guaranteed, in nanoseconds.
     pub longest_overlap: u64,
     /// The same in runs whose clocks exceed the tolerated error.
@@ -38,6 +41,9 @@ impl Totals {
         self.proofs += other.proofs;
         self.crash_releases += other.crash_releases;
         self.steps += other.steps;
+        for (mine, theirs) in self.refined.iter_mut().zip(other.refined) {
+            *mine += theirs;
+        }
         self.longest_overlap = self.longest_overlap.max(other.longest_overlap);
         self.wild_overlap = self.wild_overlap.max(other.wild_overlap);
         self.refused += other.refused;

@@ -10,6 +10,7 @@ mod event;
 mod nemesis;
 mod network;
 mod proofs;
+mod refined;
 mod work;
 
 use std::cmp::Reverse;
@@ -31,6 +32,7 @@ use crate::machine::{Kind, Machine};
 use crate::node::{Letter, Node};
 use crate::pair;
 use crate::plan::Plan;
+use crate::refine::Refinement;
 use crate::register::Register;
 use crate::rng::Rng;
 use crate::shards::{self, Group};
@@ -53,6 +55,8 @@ pub struct Report {
     pub hash: u64,
     /// The first violation.
     pub violation: Option<Violation>,
+    /// The first step that is not a step of the proved system.
+    pub deviation: Option<String>,
     /// The last events, if requested.
     pub trace: Vec<String>,
 }
@@ -74,6 +78,7 @@ pub struct World {
     tokens: TokenOrder,
     store: FencedStore,
     controller: Controller,
+    refinement: Refinement,
     /// Number of the current boot of each machine.
     boots: BTreeMap<usize, u64>,
     /// For each incarnation, the last of its terms that an operator ordered to end, as a number in the order of the store.
@@ -124,6 +129,7 @@ impl World {
             request_kinds: plan.request_kinds(),
             watch_kinds: plan.watch_kinds(),
             nemesis_kinds: plan.nemesis_kinds(),
+            refinement: refined::refinement(&plan),
             plan,
             rng,
             // Not zero, so that a wall clock can be set back.
@@ -162,6 +168,7 @@ impl World {
             debug_assert!(at >= self.now);
             self.now = at;
             self.happen(event);
+            self.refine_event();
             if self.calm.as_ref().is_some_and(|calm| calm.is_over()) {
                 break;
             }
@@ -266,6 +273,7 @@ impl World {
     pub(crate) fn crash(&mut self, i: usize) {
         self.report_end(i);
         self.release_after_crash(i);
+        self.refined(i, |check, actor| check.crash(actor.incarnation));
         let node = &mut self.nodes[i];
         node.alive = false;
         node.guard = None;
@@ -337,6 +345,7 @@ impl World {
                 if this.incarnation == incarnation
                     && this.work.take_if(|w| w.number == number).is_some()
                 {
+                    self.refined(node, Refinement::end_work);
                     self.deliver(node, Letter::Other(Input::WorkEnded));
                 }
             }
@@ -408,6 +417,7 @@ impl World {
         let now = self.now;
         let local = self.nodes[i].clock.now(now);
         self.trace(|_| format!("n{i} {letter:?}"));
+        self.refined(i, |check, actor| check.pass_time(actor, now));
         let mut present = None;
         let mut ordered = false;
         let mut ticked = false;
@@ -419,6 +429,7 @@ impl World {
                 if node.heeds(source) {
                     let (me, local) = (node.incarnation, local.local.as_nanos());
                     node.sights.saw(me, &object, patience, local);
+                    self.refined(i, |check, actor| check.observe(actor, &object));
                 }
                 present = self.foreign_present(i, source, Some(&object));
                 ordered = self.is_ordered(i, source, &object);
@@ -442,6 +453,9 @@ impl World {
                     let revision = version.revision.as_str().parse().unwrap_or_default();
                     self.nodes[i].sights.wrote(revision);
                 }
+                if let Input::Dead(version) = &input {
+                    self.refined(i, |check, actor| check.prove(actor, version));
+                }
                 ticked = matches!(input, Input::Tick);
                 input
             }
@@ -460,6 +474,7 @@ impl World {
         self.nodes[i].close_request(ended, local.local);
         for command in commands {
             self.trace(|_| format!("n{i}   -> {command:?}"));
+            self.refine_command(i, &command);
             self.obey(i, command);
         }
         if let Some(shown) = present
@@ -538,6 +553,7 @@ impl World {
 
     fn finish(mut self) -> Report {
         self.report.totals.simulated = self.now.into();
+        self.report.totals.refined = self.refinement.taken();
         self.report.totals.longest_overlap = self.guards.longest_overlap;
         self.report.totals.refused = self.store.refused;
         self.report.totals.accepted = self.store.accepted;

@@ -24,6 +24,8 @@ pub enum Invariant {
     S5,
     /// A candidate soon leads and keeps leading.
     L1,
+    /// Every step is a step of the system that `proof/` proves.
+    Refinement,
     /// Assertions in the code hold.
     Assertion,
 }
@@ -32,6 +34,7 @@ impl fmt::Display for Invariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Assertion => f.write_str("an assertion"),
+            Self::Refinement => f.write_str("the refinement of the proof"),
             promise => write!(f, "{promise:?}"),
         }
     }

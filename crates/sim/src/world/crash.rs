@@ -21,8 +21,8 @@ pub(crate) struct CrashRelease {
     author: (u64, LocalTime),
     term: HeldTerm,
     attempts: u32,
-    /// The release that is on its way; `None` before the read.
-    write: Option<(WriteKind, Record)>,
+    /// The release that is on its way, and its number; `None` before the read.
+    write: Option<(u64, WriteKind, Record)>,
 }
 
 impl World {
@@ -60,7 +60,7 @@ impl World {
 
     /// Handles a request of a watchdog that reaches the server.
     pub(super) fn crash_release(&mut self, mut release: CrashRelease) {
-        let Some((kind, record)) = release.write.take() else {
+        let Some((id, kind, record)) = release.write.take() else {
             let rules = match self.kind {
                 Kind::DeathMutant(mutant) => Rules::mutated(mutant),
                 _ => Rules::default(),
@@ -68,8 +68,9 @@ impl World {
             let now = WallTime::from_micros(i64::try_from(self.now / 1000).unwrap_or(i64::MAX));
             let current = self.register.current().cloned();
             let write = current.and_then(|object| release.term.release(&object.seen, now, rules));
-            if write.is_some() {
-                release.write = write;
+            if let Some((kind, record)) = write {
+                let id = self.refine_crash_release(release.author, &kind);
+                release.write = Some((id, kind, record));
                 self.send_release(release);
             }
             return;
@@ -81,6 +82,7 @@ impl World {
         {
             Applied::Yes(object) => {
                 self.report.totals.crash_releases += 1;
+                self.refine_applied((release.author.0, id), &kind, &object, marks);
                 self.announce(&object);
             }
             Applied::No if release.attempts > 0 => {

@@ -209,6 +209,7 @@ impl World {
                     Applied::Yes(object) => {
                         self.trace(|_| format!("   server: n{node} {id} made {}", object.revision));
                         let version = object.seen.version.clone();
+                        self.refine_applied((incarnation, id), kind, &object, marks);
                         self.announce(&object);
                         let winner = &mut self.nodes[node];
                         if winner.incarnation == incarnation && !matches!(kind, WriteKind::Renew(_))
