@@ -76,7 +76,7 @@ impl Lock for ObservedLock {
             let verb = match kind {
                 WriteKind::Create => Some(Verb::Create),
                 WriteKind::Acquire(_) => Some(Verb::Update),
-                WriteKind::Renew(_) | WriteKind::Release(_) => None,
+                WriteKind::Renew(_) | WriteKind::Release(..) => None,
             };
             let pass = match verb {
                 None => None,
@@ -363,7 +363,7 @@ mod tests {
         let first = lock.write(&WriteKind::Create, &record, None).await.unwrap();
         let version = first.observation().version.clone();
         record.holder.clear();
-        let release = WriteKind::Release(version);
+        let release = WriteKind::Release(version, None);
         let last = lock.write(&release, &record, Some(&first)).await.unwrap();
         let notes = Notes::default();
         assert!(!notes.is_older(&first), "nothing was seen yet");

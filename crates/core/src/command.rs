@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::fence::FencingToken;
 use crate::guard::Guard;
-use crate::input::Version;
+use crate::input::{StepDownOrder, Version};
 use crate::record::Record;
 use crate::time::LocalTime;
 
@@ -83,8 +83,9 @@ pub enum WriteKind {
     Acquire(Version),
     /// Renew the term by replacing this version.
     Renew(Version),
-    /// Release the term by replacing this version.
-    Release(Version),
+    /// Release the term by replacing this version. The order, if any, names the candidate that should lead next; the
+    /// write sets it on the object in place of an earlier one.
+    Release(Version, Option<Box<StepDownOrder>>),
 }
 
 impl WriteKind {
@@ -92,7 +93,17 @@ impl WriteKind {
     pub fn base(&self) -> Option<&Version> {
         match self {
             Self::Create => None,
-            Self::Acquire(version) | Self::Renew(version) | Self::Release(version) => Some(version),
+            Self::Acquire(version) | Self::Renew(version) | Self::Release(version, _) => {
+                Some(version)
+            }
+        }
+    }
+
+    /// Returns the order that the write sets on the object.
+    pub fn order(&self) -> Option<&StepDownOrder> {
+        match self {
+            Self::Release(_, order) => order.as_deref(),
+            Self::Create | Self::Acquire(_) | Self::Renew(_) => None,
         }
     }
 }
@@ -117,7 +128,7 @@ pub enum StopReason {
     WentBack,
     /// An operator asked for it through the lock object.
     Ordered,
-    /// Coordinated election: the controller prefers another holder.
+    /// Another candidate is preferred: by the controller of a coordinated election, or because of its rank.
     PreferredHolder(String),
     /// This process asked for it with [`Input::StepDown`](crate::Input::StepDown).
     StepDown,

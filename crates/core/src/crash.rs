@@ -70,7 +70,7 @@ impl HeldTerm {
             let next = WallTime::from_micros(renewed.as_micros().saturating_add(1));
             let base = seen.version.clone();
             (
-                WriteKind::Release(base),
+                WriteKind::Release(base, None),
                 seen.record.released(now.max(next)),
             )
         })
@@ -126,7 +126,7 @@ mod tests {
         for (record, now, at) in [(record(), 50, 50), (renewed, 30, 41)] {
             let seen = shown("u", record);
             let (kind, released) = release(&seen, now).unwrap();
-            assert_eq!(kind, WriteKind::Release(seen.version.clone()));
+            assert_eq!(kind, WriteKind::Release(seen.version.clone(), None));
             assert!(released.is_free());
             assert_eq!(released.transitions, 3);
             let at = Some(WallTime::from_micros(at));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::fence::{FencingToken, ResourceVersion};
 use crate::incarnation::Incarnation;
 use crate::mark::Mark;
+use crate::preference::Standing;
 use crate::record::Record;
 use crate::time::WallTime;
 
@@ -152,6 +153,9 @@ pub enum Input {
     /// The incarnation that this version [describes](Observation::incarnation) is proved dead: all of its processes have
     /// ended. Send it again for every later version that describes the same incarnation.
     Dead(Version),
+    /// The living candidates of this election, as last read; this candidate may be one of them. Send it after each read,
+    /// and nothing if a read failed.
+    Candidates(Vec<Standing>),
     /// Stops the work, releases the lock and finishes.
     Shutdown,
 }

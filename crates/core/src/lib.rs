@@ -33,6 +33,7 @@ pub mod mutant;
 #[cfg(not(feature = "_mutants"))]
 mod mutant;
 pub mod pair;
+pub mod preference;
 pub mod random;
 pub mod record;
 pub mod shards;
@@ -51,6 +52,7 @@ pub use mark::Mark;
 #[cfg(feature = "_mutants")]
 #[doc(hidden)]
 pub use mutant::{DeathMutant, LifeMutant, Mutant, PairMutant, ShardMutant, SlotMutant};
+pub use preference::{Failback, Preference, Rank, Standing};
 pub use random::Random;
 pub use record::Record;
 pub use time::{LocalTime, Now, WallTime};

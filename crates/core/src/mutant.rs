@@ -136,6 +136,22 @@ mutants! {
     ProofOfAnybody = "proof: holder without a description",
     /// A description counts for every term of the same identity.
     ProofByIdentity = "proof: description bound to the identity only",
+    /// A leader hands over to a candidate of equal rank.
+    PreferEqual = "failback: equal rank counts as higher",
+    /// A leader hands over to a candidate that is not ready.
+    PreferUnready = "failback: readiness ignored",
+    /// A leader hands over after half of the time.
+    PreferHastily = "failback: time cut in half",
+    /// The time before the beginning of the term counts.
+    PreferAcrossTerms = "failback: time before the term counts",
+    /// Time in which the candidates were not observed counts.
+    PreferUnobserved = "failback: unobserved time counts",
+    /// A leader of a paused election hands over.
+    PreferWhilePaused = "failback: pause ignored",
+    /// The release does not name the candidate.
+    PreferUnnamed = "failback: candidate not named",
+    /// A leader never hands over.
+    PreferNobody = "failback: better candidate ignored",
     /// A proof of death has no effect.
     ProofIgnored = "proof: ignored",
 }

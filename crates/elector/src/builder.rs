@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kube::Client;
 use tenure_core::timing::TimingBuilder;
-use tenure_core::{Config, StopReason, Timing};
+use tenure_core::{Config, Failback, StopReason, Timing};
 use tenure_lock::candidate::{self, CandidateSpec, LeaseCandidate};
 use tenure_lock::member::{Announcement, Members};
 use tenure_lock::{Lock, LockKind, Precision, Watch, label_problem};
@@ -22,7 +22,7 @@ use crate::handle::Handle;
 use crate::health::HealthAdaptor;
 use crate::hub::Hub;
 use crate::identity;
-use crate::member::{Keeper, Membership};
+use crate::member::{Keeper, Membership, Ranking};
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 
@@ -51,6 +51,7 @@ pub struct Builder {
     coordinated: Option<Coordinated>,
     proofs: Vec<Arc<dyn DeathProof>>,
     announced: Option<Announcement>,
+    ranking: Option<Ranking>,
     seed: Option<u64>,
 }
 
@@ -98,6 +99,7 @@ impl Builder {
             coordinated: None,
             proofs: Vec::new(),
             announced: None,
+            ranking: None,
             seed: None,
         }
     }
@@ -297,6 +299,35 @@ impl Builder {
         self
     }
 
+    /// Ranks this candidate by the priority and the zone that it [announces](Self::announce). By default, candidates are
+    /// not ranked.
+    ///
+    /// A candidate delays its attempt to acquire a free lock by a few milliseconds if a better candidate is ready. With
+    /// [`Failback::Auto`](tenure_core::Failback::Auto), a leader hands over to a better candidate that has been ready for
+    /// some time: its work ends, then it releases the lock and names that candidate, as in a step-down. The token grows,
+    /// and nobody takes the lock from a live leader.
+    ///
+    /// ```no_run
+    /// # fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use tenure::{Announcement, Failback, Ranking};
+    ///
+    /// let elector = tenure::Elector::lease(client, "default", "my-lease")
+    ///     .announce(Announcement {
+    ///         priority: 10,
+    ///         ..Announcement::default()
+    ///     })
+    ///     .rank(Ranking {
+    ///         failback: Failback::Auto,
+    ///         ..Ranking::default()
+    ///     })
+    ///     .build()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn rank(mut self, ranking: Ranking) -> Self {
+        self.ranking = Some(ranking);
+        self
+    }
+
     /// Implements client-go's `RunOrDie`: builds the elector, runs one term with callbacks, and returns when the term
     /// has ended or `shutdown` completes first. Returns the reason for the end, or nothing if there was no term.
     ///
@@ -340,6 +371,20 @@ impl Builder {
         if !self.proofs.is_empty() && (self.for_life || self.coordinated.is_some()) {
             problems.push(Problem::ConfirmDeathWithoutExpiry);
         }
+        let preference = self.ranking.as_ref().map(|ranking| {
+            if self.for_life || self.coordinated.is_some() {
+                problems.push(Problem::RankWithoutChoice);
+            } else if ranking.failback == Failback::Auto && !self.release_on_cancel {
+                problems.push(Problem::FailbackWithoutRelease);
+            }
+            if !ranking.is_valid() {
+                problems.push(Problem::FailbackAfter(ranking.failback_after));
+            }
+            if self.announced.is_none() {
+                problems.push(Problem::RankWithoutAnnouncement);
+            }
+            ranking.preference(self.announced.as_ref().unwrap_or(&Announcement::default()))
+        });
         let object = match &self.lock {
             Opening::Given(lock) => lock.describe().rsplit(['/', ' ']).next().map(str::to_owned),
             Opening::Open { name, .. } => Some(name.clone()),
@@ -423,7 +468,8 @@ impl Builder {
             let membership = Membership::new(clock.clone(), shared.lease);
             // The elector is new, so no other membership is set.
             let _ = shared.membership.set(membership.clone());
-            Keeper::new(members, membership, shared.clone(), &election, about)
+            let keeper = Keeper::new(members, membership, shared.clone(), &election, about);
+            keeper.ranked(self.ranking)
         });
         let core = Config {
             identity,
@@ -432,6 +478,7 @@ impl Builder {
             for_life: self.for_life,
             rejoin: true,
             coordinated: candidate.is_some(),
+            preference,
             whole_seconds: lock.precision() == Precision::Seconds,
             seed: self.seed.unwrap_or_else(identity::seed),
         };

@@ -1,6 +1,7 @@
 //! Problems of a configuration.
 
 use std::fmt;
+use std::time::Duration;
 
 use tenure_core::timing::TimingProblem;
 
@@ -66,6 +67,20 @@ pub enum Problem {
         "confirmed death has no effect for leaders for life and in a coordinated election; remove it"
     )]
     ConfirmDeathWithoutExpiry,
+    /// Ranks are announced.
+    #[error("only a candidate that announces itself can have a rank; add `announce`")]
+    RankWithoutAnnouncement,
+    /// Candidates of these elections do not choose the leader.
+    #[error(
+        "priority, zone and failback have no effect for leaders for life and in a coordinated election; remove them"
+    )]
+    RankWithoutChoice,
+    /// A leader that hands over releases the lock.
+    #[error("automatic failback needs a leader that releases its lock; do not disable the release")]
+    FailbackWithoutRelease,
+    /// A short time would end terms too often.
+    #[error("the time before a failback must be between 1 s and 24 h, not {0:?}")]
+    FailbackAfter(Duration),
     /// Members are objects in the API server.
     #[error(
         "only a candidate whose lock is in an API server can announce itself, and it needs a client"

@@ -62,6 +62,7 @@
 //! | tasks and threads of the work | [`Tenure::spawn`], [`Tenure::spawn_blocking`], [`TaskSet`] |
 //! | query from outside, step down | [`Handle`], [`Status`], [`Health`], [`Metrics`] |
 //! | know which other candidates exist | [`Builder::announce`], [`Membership`] |
+//! | prefer candidates of higher priority | [`Builder::rank`], [`Ranking`] |
 //! | many elections | [`Hub`], [`Candidate`], [`Event`], [`Term`]; `client_http2` of the feature `http2` |
 //! | take over without a wait from a holder that is proved dead | [`Builder::confirm_death`], [`HostProof`], [`PodProof`], [`NodeProof`], [`DeathProof`] |
 //! | end work on time even if the runtime is stuck | [`deadline`], [`Overrun`] |
@@ -109,7 +110,7 @@ pub use error::{BuildError, Problem};
 pub use handle::Handle;
 pub use health::{Health, HealthAdaptor, Trouble, Unhealthy};
 pub use hub::Hub;
-pub use member::Membership;
+pub use member::{Membership, Ranking};
 pub use metrics::Metrics;
 pub use plain::plain;
 pub use status::Status;
@@ -120,7 +121,7 @@ pub use work::TaskSet;
 pub use tenure_core::death::{ContainerEnd, Evidence};
 pub use tenure_core::timing::TimingProblem;
 pub use tenure_core::{Container, Incarnation, Place, Process};
-pub use tenure_core::{FencingToken, LocalTime, Now, StopReason, Timing, WallTime};
+pub use tenure_core::{Failback, FencingToken, LocalTime, Now, StopReason, Timing, WallTime};
 pub use tenure_lock::member::{Announcement, Member};
 pub use tenure_lock::{Error as LockError, Lock, LockKind, MemoryLock};
 

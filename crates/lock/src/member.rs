@@ -5,7 +5,8 @@
 //! `acquireTime` the time since when it is a member, and `renewTime` and `leaseDurationSeconds` its last renewal and the
 //! time after which it counts as dead. The annotation `tenure.dev/member` contains the other properties as JSON.
 //!
-//! Members are information only. No candidate acquires, keeps or releases a lock because of a member.
+//! No write of a lock is permitted because of a member. A leader may release its own lock for a better candidate, if its
+//! program ranks candidates.
 //!
 //! An object counts as a member only if its name follows from its election and its identity ([`member_name`]). Other
 //! objects with the label are ignored.
@@ -51,7 +52,8 @@ const DURATIONS: (u64, u64) = (1, 300);
 /// Properties that a candidate announces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Announcement {
-    /// Rank that the program assigns to the candidate. Tenure shows it and does not act on it.
+    /// Priority that the program assigns to the candidate; a greater one is preferred. Only elections that rank their
+    /// candidates act on it.
     pub priority: i32,
     /// Failure zone, for example `eu-central-1a`.
     pub zone: Option<String>,

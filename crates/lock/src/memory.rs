@@ -13,6 +13,7 @@ use crate::error::{Error, Refusal, Verb};
 use crate::lock::{BoxFuture, Lock, Precision, Watch, WatchOutcome};
 use crate::object::{self, ObjectName, ObjectRef, Resource};
 use crate::object_lock::Part;
+use crate::orders;
 use crate::snapshot::{Snapshot, Warned};
 
 /// A lock in this process. Clones contend for the same lock.
@@ -114,7 +115,11 @@ impl MemoryLock {
                         "another version is stored".to_owned(),
                     )));
                 }
-                base.object()
+                let mut object = base.object();
+                if let Some(order) = kind.order() {
+                    orders::set(&mut object, order);
+                }
+                object
             }
         };
         let body = part.body(object, record);

@@ -34,6 +34,7 @@ use crate::error::{Doubt, Error, Refusal, Verb};
 use crate::lock::{BoxFuture, Lock, Precision, Watch, WatchOutcome, WatchTarget};
 use crate::object::{ObjectRef, Resource};
 use crate::object_lock::Part;
+use crate::orders;
 use crate::request::{self, Wire};
 use crate::snapshot::{Snapshot, Warned};
 
@@ -113,6 +114,7 @@ impl MultiLock {
 
     async fn write_both(
         &self,
+        kind: &WriteKind,
         record: &Record,
         base: Option<&Snapshot>,
     ) -> Result<Snapshot, Error> {
@@ -123,6 +125,9 @@ impl MultiLock {
             primary: base.map(Snapshot::object),
             secondary: base.and_then(Snapshot::secondary),
         };
+        if let (Some(order), Some(primary)) = (kind.order(), &mut objects.primary) {
+            orders::set(primary, order);
+        }
         let known = objects
             .primary
             .as_ref()
@@ -254,11 +259,11 @@ impl Lock for MultiLock {
     ) -> BoxFuture<'a, Result<Snapshot, Error>> {
         Box::pin(async move {
             let Some(version) = kind.base() else {
-                return self.write_both(record, None).await;
+                return self.write_both(kind, record, None).await;
             };
             let base = base.filter(|base| base.observation().version == *version);
             let unseen = || Error::refused(Verb::Update, &self.primary.name, Refusal::Unseen);
-            self.write_both(record, Some(base.ok_or_else(unseen)?))
+            self.write_both(kind, record, Some(base.ok_or_else(unseen)?))
                 .await
         })
     }

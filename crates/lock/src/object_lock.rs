@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kube::Client;
 use serde_json::Value;
-use tenure_core::{Observation, Place, Record, WriteKind};
+use tenure_core::{Observation, Place, Record, StepDownOrder, WriteKind};
 
 use crate::error::{Doubt, Error, Obstacle, Refusal, Verb};
 use crate::lean::Lean;
@@ -122,7 +122,7 @@ impl Lock for ObjectLock {
             };
             let base = base.filter(|base| base.observation().version == *version);
             let base = base.ok_or_else(|| Error::refused(Verb::Update, name, Refusal::Unseen))?;
-            let body = self.part.body_on(base, record);
+            let body = self.part.body_on(base, record, kind.order());
             let answer = request::update_text(wire, name, body).await?;
             let answer = answer.text();
             if let Some(plain) = self.part.plain(&answer, Some(base)) {
@@ -250,8 +250,18 @@ impl Part {
         }
     }
 
-    /// Returns the object of `base` with the record and the labels.
-    pub(crate) fn body_on(&self, base: &Snapshot, record: &Record) -> String {
+    /// Returns the object of `base` with the record, the labels and the order of a leader that hands over.
+    pub(crate) fn body_on(
+        &self,
+        base: &Snapshot,
+        record: &Record,
+        order: Option<&StepDownOrder>,
+    ) -> String {
+        if let Some(order) = order {
+            let mut object = base.object();
+            orders::set(&mut object, order);
+            return self.body(object, record);
+        }
         // The text of a plain Lease keeps its annotations. The description changes only with the term.
         let described = base.observation().described.as_deref();
         let place = self.place.as_ref();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tenure_core::{Orders, Record, StepDownOrder};
+use tenure_core::{Orders, Record, StepDownOrder, WallTime};
 
 use crate::duration;
 use crate::object::{self, ObjectName};
@@ -33,16 +33,30 @@ pub const MAX_SIT_OUT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Returns the merge patch that asks the holder of the term that this record shows to step down. The order has no effect
 /// once another term has begun, even if that term has the same number of transitions.
 pub fn step_down_patch(record: &Record, to: Option<&str>, sit_out: Option<Duration>) -> Value {
-    let acquired = time::micro(record.acquire_time);
     let order = Wire {
         transitions: record.transitions,
         holder: Some(record.holder.clone()).filter(|holder| !holder.is_empty()),
-        acquire_time: acquired.as_str().map(str::to_owned),
+        acquire_time: wire_time(record.acquire_time),
         to: to.map(str::to_owned),
         sit_out: sit_out.map(duration::format),
     };
-    let order = serde_json::to_string(&order).expect("strings and numbers are always JSON");
-    patch(STEP_DOWN_ANNOTATION, Some(&order))
+    patch(STEP_DOWN_ANNOTATION, Some(&order.text()))
+}
+
+/// Sets the order of a leader that hands over, in place of an earlier order.
+pub(crate) fn set(object: &mut Value, order: &StepDownOrder) {
+    let order = Wire {
+        transitions: order.transitions,
+        holder: order.holder.clone(),
+        acquire_time: wire_time(order.acquire_time),
+        to: order.to.clone(),
+        sit_out: Some(duration::format(order.sit_out)),
+    };
+    object::set_metadata(object, "annotations", STEP_DOWN_ANNOTATION, &order.text());
+}
+
+fn wire_time(time: Option<WallTime>) -> Option<String> {
+    time::micro(time).as_str().map(str::to_owned)
 }
 
 /// Returns the merge patch that removes the order to step down.
@@ -131,10 +145,14 @@ struct Wire {
     sit_out: Option<String>,
 }
 
+impl Wire {
+    fn text(&self) -> String {
+        serde_json::to_string(self).expect("strings and numbers are always JSON")
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use tenure_core::WallTime;
-
     use super::*;
     use crate::object::Resource;
 
@@ -157,6 +175,28 @@ mod tests {
                 json!({ "metadata": { "annotations": { key: null } } })
             );
         }
+    }
+
+    #[test]
+    fn order_of_a_leader_is_read_back_and_replaces_an_earlier_one() {
+        let order = StepDownOrder {
+            transitions: 7,
+            holder: Some("a".to_owned()),
+            acquire_time: Some(WallTime::from_micros(1_767_323_045_000_006)),
+            to: Some("b".to_owned()),
+            sit_out: Duration::ZERO,
+        };
+        let mut object = json!({ "metadata": { "annotations": {
+            STEP_DOWN_ANNOTATION: r#"{"transitions":6}"#, PAUSED_ANNOTATION: "true", "other": "x"
+        } } });
+        set(&mut object, &order);
+        let name = ObjectName::new(Resource::LEASE, "ns", "x");
+        let (orders, warnings) = read(&name, &object);
+        assert_eq!(
+            (orders.step_down, warnings),
+            (Some(Box::new(order)), vec![])
+        );
+        assert!(orders.paused && object["metadata"]["annotations"]["other"] == "x");
     }
 
     #[test]

@@ -407,17 +407,17 @@ mod tests {
             ..Record::default()
         };
         let free = seen(&object(&Record::default()).to_string(), None).unwrap();
-        let first = seen(&part.body_on(&free, &record), None).expect("it is plain");
+        let first = seen(&part.body_on(&free, &record, None), None).expect("it is plain");
         let described = |snapshot: &Snapshot| snapshot.observation().described.clone().unwrap();
         assert_eq!(described(&first).place, *place);
         assert!(first.observation().incarnation().is_some());
-        let second = seen(&part.body_on(&first, &record), Some(&first)).unwrap();
+        let second = seen(&part.body_on(&first, &record, None), Some(&first)).unwrap();
         assert!(Arc::ptr_eq(&described(&first), &described(&second)));
         let later = Record {
             transitions: 1,
             ..record
         };
-        let third = seen(&part.body_on(&second, &later), Some(&second)).unwrap();
+        let third = seen(&part.body_on(&second, &later, None), Some(&second)).unwrap();
         assert!(described(&third).holds(&later));
         // A candidate without a place keeps the annotation, which then belongs to an earlier term.
         part.place = None;
@@ -426,7 +426,7 @@ mod tests {
             transitions: 2,
             ..later
         };
-        let fourth = seen(&part.body_on(&third, &other), Some(&third)).unwrap();
+        let fourth = seen(&part.body_on(&third, &other, None), Some(&third)).unwrap();
         assert!(Arc::ptr_eq(&described(&third), &described(&fourth)));
         assert!(fourth.observation().incarnation().is_none());
     }
@@ -469,7 +469,7 @@ mod tests {
         let mut part = part();
         part.labels.insert("a".to_owned(), "new".to_owned());
         let seen = seen(&lease.to_string(), None).expect("it is plain");
-        let body: Value = serde_json::from_str(&part.body_on(&seen, &record)).unwrap();
+        let body: Value = serde_json::from_str(&part.body_on(&seen, &record, None)).unwrap();
         assert_eq!(body["metadata"]["labels"], json!({ "a": "new", "x": "y" }));
     }
 
@@ -506,7 +506,7 @@ mod tests {
                 }
                 part.place = placed.map(Arc::new);
                 let ordinary: Value = serde_json::from_str(&part.body(object, &next)).unwrap();
-                let quick = part.body_on(&seen, &next);
+                let quick = part.body_on(&seen, &next, None);
                 let quick: Value = serde_json::from_str(&quick).unwrap();
                 prop_assert_eq!(quick, ordinary);
                 let again = seen.object();

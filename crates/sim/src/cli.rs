@@ -25,7 +25,7 @@ use crate::world::World;
 const USAGE: &str = "\
 usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--no-mutants] [--no-model]
        cargo xtask sim --stack [--seconds N] [--seeds N] [--from SEED] [--threads N]
-       cargo xtask sim --seed S [--pair | --mixed | --coordinated | --proofs | --life | --shards | --slots | [--stack] [--mutant TEXT]]
+       cargo xtask sim --seed S [--pair | --mixed | --coordinated | --proofs | --ranks | --life | --shards | --slots | [--stack] [--mutant TEXT]]
                                         replay one seed and print its last events
 
   --seconds N    run for about N seconds of real time [default: 60]
@@ -39,6 +39,7 @@ usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--
   --mixed        replay a fleet of client-go and tenure
   --coordinated  replay a coordinated election
   --proofs       replay candidates that prove holders dead
+  --ranks        replay ranked candidates
   --life         replay leaders for life and their pods
   --shards       replay a shard group whose number of shards changes
   --slots        replay a semaphore whose number of slots changes
@@ -83,6 +84,8 @@ pub struct Options {
     pub coordinated: bool,
     /// Replay candidates that prove holders dead.
     pub proofs: bool,
+    /// Replay ranked candidates.
+    pub ranks: bool,
     /// Replay leaders for life.
     pub life: bool,
     /// Replay a shard group.
@@ -108,6 +111,7 @@ impl Default for Options {
             mixed: false,
             coordinated: false,
             proofs: false,
+            ranks: false,
             life: false,
             shards: false,
             slots: false,
@@ -126,6 +130,7 @@ impl Options {
                 coordinated: true, ..
             } => Kind::Coordinated(None),
             Self { proofs: true, .. } => Kind::Proofs(None),
+            Self { ranks: true, .. } => Kind::Ranks(None),
             Self { life: true, .. } => Kind::Life,
             Self { shards: true, .. } => Kind::Shards,
             Self { slots: true, .. } => Kind::Slots,
@@ -167,6 +172,7 @@ impl Options {
                 "--mixed" => options.mixed = true,
                 "--coordinated" => options.coordinated = true,
                 "--proofs" => options.proofs = true,
+                "--ranks" => options.ranks = true,
                 "--life" => options.life = true,
                 "--shards" => options.shards = true,
                 "--slots" => options.slots = true,
@@ -253,6 +259,8 @@ pub fn run(options: &Options) -> bool {
     );
     let proofs = Kind::Proofs(None);
     well &= simulate("proofs of death", proofs, options, seeds, limit / 10);
+    let ranks = Kind::Ranks(None);
+    well &= simulate("ranked candidates", ranks, options, seeds, limit / 10);
     well &= simulate("leaders for life", Kind::Life, options, seeds, limit / 10);
     well &= simulate(SHARDS, Kind::Shards, options, seeds, limit / 10);
     well &= simulate(SLOTS, Kind::Slots, options, seeds, limit / 10);
@@ -318,6 +326,7 @@ fn with(kind: Kind) -> &'static str {
         Kind::Mixed(_) => " --mixed",
         Kind::Coordinated(_) => " --coordinated",
         Kind::Proofs(_) => " --proofs",
+        Kind::Ranks(_) => " --ranks",
         Kind::Life => " --life",
         Kind::Shards => " --shards",
         Kind::Slots => " --slots",

@@ -133,6 +133,7 @@ impl ClientGo {
             | Input::Observed(..)
             | Input::Absent(..)
             | Input::Dead(_)
+            | Input::Candidates(_)
             | Input::Expired(_) => {}
         }
         if let Some((id, _, expires)) = self.call
@@ -220,7 +221,7 @@ impl ClientGo {
                 Some(seen) if self.is_leader() => {
                     // client-go checks only its cached state, not the record that it just read.
                     let record = seen.record.released(now.wall);
-                    let base = WriteKind::Release(seen.version);
+                    let base = WriteKind::Release(seen.version, None);
                     self.put(now, Call::ReleaseUpdate, base, record, out);
                 }
                 _ => self.stop_work(now, out),

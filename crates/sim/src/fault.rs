@@ -21,7 +21,12 @@ macro_rules! faults {
 
             /// Returns whether the fault affects runs with proofs of death only.
             pub const fn is_of_proofs(self) -> bool {
-                self as u8 >= Self::Reboot as u8 && !self.is_for_life()
+                self as u8 >= Self::Reboot as u8 && !self.is_of_ranks() && !self.is_for_life()
+            }
+
+            /// Returns whether the fault affects runs with ranked candidates only.
+            pub const fn is_of_ranks(self) -> bool {
+                self as u8 >= Self::MemberFlaps as u8 && !self.is_for_life()
             }
 
             /// Returns whether the fault affects leaders for life only.
@@ -147,6 +152,14 @@ faults! {
     ProofOfOldVersion = "proof of an earlier version",
     /// Proofs: a proof names a version whose holder is not described.
     ProofOfUndescribed = "proof of an undescribed holder",
+    /// Ranks: a candidate becomes ready, or ceases to be.
+    MemberFlaps = "readiness changed",
+    /// Ranks: a candidate reads an old list of the members.
+    MemberStale = "old list of members",
+    /// Ranks: a member has a wrong rank in one list.
+    MemberWrong = "wrong rank of a member",
+    /// Ranks: a candidate cannot read the members for some time.
+    MembersUnread = "members not read",
     /// For life: the processes of a pod end, and the pod is deleted.
     PodDeleted = "pod deleted",
     /// For life: a pod is deleted while its processes still run without a network.
@@ -167,22 +180,22 @@ const KINDS: usize = Fault::ALL.len();
 
 /// A set of kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FaultSet(u64);
+pub struct FaultSet(u128);
 
 impl FaultSet {
     /// Adds a kind.
     pub const fn add(&mut self, fault: Fault) {
-        self.0 |= 1 << fault as u8;
+        self.0 |= 1_u128 << fault as u8;
     }
 
     /// Removes a kind.
     pub const fn remove(&mut self, fault: Fault) {
-        self.0 &= !(1 << fault as u8);
+        self.0 &= !(1_u128 << fault as u8);
     }
 
     /// Returns whether the set contains a kind.
     pub const fn has(self, fault: Fault) -> bool {
-        self.0 & (1 << fault as u8) != 0
+        self.0 & (1_u128 << fault as u8) != 0
     }
 
     /// Returns the kinds in the set.

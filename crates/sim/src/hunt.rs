@@ -92,6 +92,14 @@ fn kind_of(mutant: Mutant) -> Kind {
         | Mutant::ProofOfAnybody
         | Mutant::ProofByIdentity
         | Mutant::ProofIgnored => Kind::Proofs(Some(mutant)),
+        Mutant::PreferEqual
+        | Mutant::PreferUnready
+        | Mutant::PreferHastily
+        | Mutant::PreferAcrossTerms
+        | Mutant::PreferUnobserved
+        | Mutant::PreferWhilePaused
+        | Mutant::PreferUnnamed
+        | Mutant::PreferNobody => Kind::Ranks(Some(mutant)),
         Mutant::IgnoreOldList => Kind::RestoreMutant(mutant),
         Mutant::ObeyEarlier => Kind::EditMutant(mutant),
         mutant => Kind::Mutant(mutant),

@@ -46,6 +46,8 @@ pub enum Kind {
     Proofs(Option<tenure_core::Mutant>),
     /// The same with one seeded bug in the decision whether an incarnation is dead.
     DeathMutant(tenure_core::DeathMutant),
+    /// The core, optionally with one seeded bug, with ranked candidates.
+    Ranks(Option<tenure_core::Mutant>),
     /// Leaders for life, their pods, and the candidates that free the locks of deleted pods.
     Life,
     /// The same with one seeded bug in the decision whether a pod is gone.
@@ -82,6 +84,7 @@ impl Machine {
             | Kind::Mixed(None)
             | Kind::Coordinated(None)
             | Kind::Proofs(None)
+            | Kind::Ranks(None)
             | Kind::DeathMutant(_)
             | Kind::StoppedClock
             | Kind::BlindServer
@@ -100,6 +103,7 @@ impl Machine {
             | Kind::EditMutant(mutant)
             | Kind::Mixed(Some(mutant))
             | Kind::Proofs(Some(mutant))
+            | Kind::Ranks(Some(mutant))
             | Kind::Coordinated(Some(mutant)) => {
                 let mut election = Election::new(config);
                 election.mutate(mutant);

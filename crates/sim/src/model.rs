@@ -601,7 +601,7 @@ impl Elections {
                 id, kind, record, ..
             } => {
                 let address = address(id);
-                if matches!(kind, WriteKind::Release(_))
+                if matches!(kind, WriteKind::Release(..))
                     && (candidate.guard.is_some_and(|g| g.holds(now)) || candidate.work.is_some())
                 {
                     state.broken = Some("S4");
@@ -680,6 +680,7 @@ fn candidate(i: usize, incarnation: u8, gained: u8) -> Candidate {
         for_life: false,
         rejoin: true,
         coordinated: false,
+        preference: None,
         whole_seconds: false,
         seed: i as u64,
     };

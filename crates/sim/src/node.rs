@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::invariants::s5_no_foreign_writes::Sights;
 use crate::machine::Machine;
 use crate::register::Object;
+use crate::world::RankedNode;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -90,6 +91,7 @@ pub(crate) struct Node {
     pub(crate) evidence: VecDeque<Evidence>,
     /// The version whose holder it has last proved dead.
     pub(crate) proved: Option<Version>,
+    pub(crate) ranked: RankedNode,
 }
 
 impl Node {
@@ -127,6 +129,7 @@ impl Node {
             place: None,
             evidence: VecDeque::new(),
             proved: None,
+            ranked: RankedNode::default(),
         }
     }
 

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use tenure_core::Timing;
+use tenure_core::{Rank, Timing};
 
 use crate::fault::{Fault, FaultSet};
 use crate::rng::Rng;
+use crate::world::rank;
 
 /// Accuracy of the clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,10 @@ pub struct Plan {
     pub proves: Vec<bool>,
     /// Whether these candidates know the id of their container.
     pub container_ids: bool,
+    /// Rank of each candidate; empty if the candidates are not ranked.
+    pub ranks: Vec<Rank>,
+    /// Time for which a leader observes a better candidate before it hands over.
+    pub failback_after: Duration,
     /// Whether responses still reach the election after the request timed out.
     pub late_answers: bool,
     /// The kinds of faults that may occur.
@@ -153,6 +158,14 @@ const PROOFS: &[Fault] = &[
     Fault::ProofOfUndescribed,
 ];
 
+/// The first one is not tied to a list of the members.
+const RANKS: &[Fault] = &[
+    Fault::MemberFlaps,
+    Fault::MemberStale,
+    Fault::MemberWrong,
+    Fault::MembersUnread,
+];
+
 const SWITCHES: &[Fault] = &[
     Fault::HeldTraffic,
     Fault::TimerLate,
@@ -238,6 +251,8 @@ impl Plan {
             one_name,
             proves: vec![false; nodes],
             container_ids: true,
+            ranks: Vec::new(),
+            failback_after: Duration::ZERO,
             late_answers: rng.percent(60),
             faults,
             request_faults: *rng.pick(&[50_000, 200_000, 400_000, 700_000]),
@@ -326,6 +341,34 @@ impl Plan {
         }
     }
 
+    /// Changes the plan to an election whose candidates are ranked.
+    pub fn rank(&mut self, rng: &mut Rng) {
+        self.keep_outsiders_away();
+        self.coordinated = false;
+        self.one_name = false;
+        self.release = true;
+        self.faults.remove(Fault::Preferred);
+        self.ranks = (0..self.nodes).map(|_| rank(rng.below(6))).collect();
+        self.failback_after = Duration::from_secs(*rng.pick(&[10, 30, 30, 60]));
+        // A term must often last longer than the time before a failback.
+        self.nemesis = self
+            .nemesis
+            .max(nanos(self.failback_after) / rng.range(1, 8));
+        self.request_faults = *rng.pick(&[1_000, 5_000, 50_000, 200_000]);
+        // Members are read every ten seconds, even if leases last an hour.
+        self.horizon = self.horizon.min(7_200_000_000_000);
+        for fault in RANKS {
+            if rng.percent(50) {
+                self.faults.add(*fault);
+            }
+        }
+    }
+
+    /// Returns whether the candidates are ranked.
+    pub fn has_ranks(&self) -> bool {
+        !self.ranks.is_empty()
+    }
+
     /// Returns whether candidates learn that holders are dead.
     pub fn has_proofs(&self) -> bool {
         self.proves.contains(&true)
@@ -356,7 +399,7 @@ impl Plan {
     /// Returns the kinds of faults that are not tied to a request.
     pub fn nemesis_kinds(&self) -> Vec<Fault> {
         let others = [Fault::Restore, Fault::RestoreBumped, Fault::Preferred];
-        let others = [HUMANS, PROOFS, &others].concat();
+        let others = [HUMANS, PROOFS, &RANKS[..1], &others].concat();
         [enabled(NEMESIS, self.faults), enabled(&others, self.faults)].concat()
     }
 

@@ -113,6 +113,9 @@ impl Register {
             let described = Incarnation::of(record, place.clone());
             self.described = (!record.is_free()).then(|| described.into());
         }
+        if let Some(order) = kind.order() {
+            self.orders.step_down = Some(Box::new(order.clone()));
+        }
         let wins = matches!(kind, WriteKind::Create | WriteKind::Acquire(_));
         self.terms += u64::from(wins);
         self.records += 1;

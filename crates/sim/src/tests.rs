@@ -27,7 +27,12 @@ fn invariants_hold_for_a_few_hundred_seeds() {
     assert!(total.totals.refused > 0, "no stale effect was rejected");
     let unused: Vec<_> = Fault::ALL
         .iter()
-        .filter(|f| total.totals.faults.of(**f) == 0 && !f.is_for_life() && !f.is_of_proofs())
+        .filter(|f| {
+            total.totals.faults.of(**f) == 0
+                && !f.is_for_life()
+                && !f.is_of_proofs()
+                && !f.is_of_ranks()
+        })
         .collect();
     assert!(unused.is_empty(), "never injected: {unused:?}");
 }
@@ -109,6 +114,32 @@ fn invariants_hold_with_proofs_that_holders_are_dead() {
     let unused: Vec<_> = Fault::ALL
         .iter()
         .filter(|f| f.is_of_proofs() && total.totals.faults.of(**f) == 0)
+        .collect();
+    assert!(unused.is_empty(), "never injected: {unused:?}");
+}
+
+#[test]
+fn invariants_hold_for_ranked_candidates() {
+    let total = sweep(Kind::Ranks(None), 0, 300, 2, || false, |_| {});
+    let (seed, text) = total
+        .violations
+        .first()
+        .map(|(seed, v)| (*seed, format!("{}: {}", v.invariant, v.text)))
+        .unwrap_or_default();
+    assert!(
+        total.violations.is_empty(),
+        "{text}\nreplay: cargo xtask sim --ranks --seed {seed}"
+    );
+    assert_eq!(total.unequal, [0; 0], "equal seeds give equal runs");
+    // The run must not succeed because nothing happened.
+    let (terms, hand_overs) = (total.totals.terms, total.totals.hand_overs);
+    assert!(
+        terms > 1_000 && hand_overs > 200,
+        "{terms} terms, {hand_overs} hand-overs"
+    );
+    let unused: Vec<_> = Fault::ALL
+        .iter()
+        .filter(|f| f.is_of_ranks() && total.totals.faults.of(**f) == 0)
         .collect();
     assert!(unused.is_empty(), "never injected: {unused:?}");
 }

@@ -16,6 +16,8 @@ pub struct Totals {
     pub proofs: u64,
     /// Terms that were released after a crash of their holder.
     pub crash_releases: u64,
+    /// Terms that ended for a better candidate.
+    pub hand_overs: u64,
     /// Steps of elections.
     pub steps: u64,
     /// Steps of the proved system that were checked.
@@ -40,6 +42,7 @@ impl Totals {
         self.terms += other.terms;
         self.proofs += other.proofs;
         self.crash_releases += other.crash_releases;
+        self.hand_overs += other.hand_overs;
         self.steps += other.steps;
         for (mine, theirs) in self.refined.iter_mut().zip(other.refined) {
             *mine += theirs;

@@ -10,6 +10,7 @@ mod event;
 mod nemesis;
 mod network;
 mod proofs;
+mod ranks;
 mod refined;
 mod work;
 
@@ -42,6 +43,7 @@ use check::patience;
 use controller::Controller;
 use event::Entry;
 pub(crate) use event::Event;
+pub(crate) use ranks::{RankedNode, rank};
 
 /// A single tick without effect is normal. A hundred consecutive ones are a busy loop.
 const BUSY: u32 = 100;
@@ -123,6 +125,7 @@ impl World {
             Kind::RestoreMutant(_) => plan.restore(),
             Kind::EditMutant(_) => plan.edit(),
             Kind::Proofs(_) | Kind::DeathMutant(_) => plan.prove(&mut rng),
+            Kind::Ranks(_) => plan.rank(&mut rng),
             _ => {}
         }
         let mut world = Self {
@@ -223,6 +226,7 @@ impl World {
             for_life: false,
             rejoin: true,
             coordinated: self.plan.coordinated,
+            preference: self.preference(i),
             whole_seconds: self.plan.whole_seconds,
             seed: self.rng.bits(),
         };
@@ -239,6 +243,7 @@ impl World {
     fn launch(&mut self, i: usize) {
         self.step(i, Letter::Other(Input::Start));
         self.learn_own_boot(i);
+        self.begin_lists(i);
         let incarnation = self.nodes[i].incarnation;
         if self.plan.coordinated {
             let delay = self.one_way();
@@ -363,6 +368,7 @@ impl World {
                     self.restart(node);
                 }
             }
+            Event::Members { node, incarnation } => self.read_members(node, incarnation),
             Event::Nemesis => self.strike(),
             Event::Controller { number } => self.reconcile(number),
             Event::Candidate { node, incarnation } => self.announce_candidate(node, incarnation),
@@ -455,6 +461,9 @@ impl World {
                 }
                 if let Input::Dead(version) = &input {
                     self.refined(i, |check, actor| check.prove(actor, version));
+                }
+                if let Input::Candidates(list) = &input {
+                    self.note_list(i, list, local.local);
                 }
                 ticked = matches!(input, Input::Tick);
                 input

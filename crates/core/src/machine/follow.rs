@@ -117,6 +117,8 @@ impl Election {
             strategy: attempt.record.strategy.clone(),
             guard,
             next_renewal: attempt.sent.local + first,
+            began: self.config.preference.as_ref().map(|_| now.local),
+            successor: None,
         };
         // In a coordinated election a term has its number before a candidate takes it up.
         let order = self.order_for(&attempt.record);
@@ -156,7 +158,7 @@ impl Election {
                 if self.config.coordinated {
                     return None;
                 }
-                *since + *delay
+                *since + self.start_delay(*delay)
             }
             Known::Present(seen) => {
                 let observation = &seen.observation;
@@ -201,9 +203,9 @@ impl Election {
                     } else {
                         Default::default()
                     };
-                    seen.since + seen.delay + courtesy
+                    seen.since + self.start_delay(seen.delay) + courtesy
                 } else {
-                    dead.map_or(expiry, |since| since.min(expiry)) + seen.delay
+                    dead.map_or(expiry, |since| since.min(expiry)) + self.start_delay(seen.delay)
                 }
             }
         };
@@ -299,6 +301,8 @@ impl Election {
                     strategy: attempt.record.strategy.clone(),
                     guard: Guard::new(attempt.sent, self.config.timing.guard()),
                     next_renewal: now.local,
+                    began: None,
+                    successor: None,
                 };
                 self.release(now, term, out);
             }

@@ -78,7 +78,7 @@ impl Election {
             _ => None,
         };
         if let Some(term) = term
-            && !matches!(attempt.kind, WriteKind::Release(_))
+            && !matches!(attempt.kind, WriteKind::Release(..))
         {
             term.transitions = attempt.record.transitions;
             term.acquire_time = attempt.record.acquire_time;

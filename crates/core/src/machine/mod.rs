@@ -18,6 +18,7 @@
 //! | `lead.rs` | renewals, and detection of the end of the term |
 //! | `stop.rs` | stopping the work, and releasing only after that |
 //! | `proved.rs` | holders that are proved dead, whose lease nobody waits for |
+//! | `prefer.rs` | hand-overs to candidates of higher rank, and their head start |
 //! | `life.rs` | terms for life, which outlive processes |
 //! | `rules.rs` | the few rules whose implementation a seeded bug replaces |
 //! | `seeded.rs` | the other seeded bugs, which change the inputs, the state and the commands of a step |
@@ -27,6 +28,7 @@ mod lead;
 mod life;
 mod observe;
 mod orders;
+mod prefer;
 mod proved;
 mod request;
 mod rules;
@@ -43,11 +45,13 @@ use crate::command::{Command, StopReason};
 use crate::fence::{FencingToken, ResourceVersion};
 use crate::guard::Guard;
 use crate::input::{Input, Source, Version};
+use crate::preference::Preference;
 use crate::random::Random;
 use crate::record::Record;
 use crate::time::{LocalTime, Now, WallTime};
 use crate::timing::Timing;
 use observe::Known;
+use prefer::BetterCandidates;
 use request::{Attempt, InFlight};
 use rules::Rules;
 
@@ -67,6 +71,8 @@ pub struct Config {
     pub rejoin: bool,
     /// Coordinated election: a controller assigns the lease, and candidates never take it themselves.
     pub coordinated: bool,
+    /// Rank of this candidate, if candidates of this election are ranked.
+    pub preference: Option<Preference>,
     /// The lock stores times in whole seconds (annotation locks).
     pub whole_seconds: bool,
     /// Seed of the small random delays that keep many followers from acting at the same instant.
@@ -100,6 +106,10 @@ struct Term {
     strategy: String,
     guard: Guard,
     next_renewal: LocalTime,
+    /// Time at which it began, if candidates are ranked.
+    began: Option<LocalTime>,
+    /// The better candidate that this term was ended for.
+    successor: Option<Box<str>>,
 }
 
 /// A term that is stopping.
@@ -156,6 +166,8 @@ pub struct Election {
     watching: bool,
     next_poll: LocalTime,
     sit_out_until: LocalTime,
+    /// The ready candidates of higher rank. Boxed, because most elections have no ranks.
+    better: Option<Box<BetterCandidates>>,
     /// The write that won the last term, and its token, as long as revisions are known to increase.
     last_won: Option<(u64, FencingToken)>,
     shutdown: bool,
@@ -187,6 +199,7 @@ impl Election {
             watching: false,
             next_poll: LocalTime::default(),
             sit_out_until: LocalTime::default(),
+            better: None,
             last_won: None,
             shutdown: false,
             reported: None,
@@ -259,6 +272,7 @@ impl Election {
                 self.stop(now, StopReason::StepDown, &mut out);
             }
             Input::Dead(version) => self.holder_died(now, &version),
+            Input::Candidates(candidates) => self.compare(now, candidates, &mut out),
             Input::Shutdown => {
                 self.shutdown = true;
                 self.stop(now, StopReason::Shutdown, &mut out);

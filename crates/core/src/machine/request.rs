@@ -29,7 +29,8 @@ pub(super) struct Attempt {
     /// Time at which it was handed to the driver, which is not later than its first byte on the wire.
     pub(super) sent: Now,
     pub(super) kind: WriteKind,
-    /// Orders in the replaced version, which the write keeps. Boxed, because orders are rare.
+    /// Orders in the version that the write creates. It keeps those of the replaced version, except that a release may
+    /// set another one. Boxed, because orders are rare.
     pub(super) orders: Option<Box<Orders>>,
     /// Whether its response is no longer used, because it has arrived, or because a release was sent later. A repeated
     /// response must not win a second term.
@@ -74,7 +75,7 @@ impl Election {
             self.may_replace(now, &kind),
             "S5: {kind:?} may not be replaced now"
         );
-        if let WriteKind::Release(_) = kind {
+        if let WriteKind::Release(..) = kind {
             // S4: this phase is entered only after the work has ended and the guard was revoked. Once the guard would
             // have expired by itself, nothing is released (duty 6).
             let ended = matches!(&self.state, State::Releasing(term) if term.guard.holds(now));
@@ -96,8 +97,11 @@ impl Election {
             Known::Present(seen) => Some(&seen.observation.orders),
             Known::Nothing | Known::Absent { .. } => None,
         };
-        let orders = orders.filter(|orders| **orders != Orders::default());
-        let orders = orders.cloned().map(Box::new);
+        let mut orders = orders.cloned().unwrap_or_default();
+        if let Some(order) = kind.order() {
+            orders.step_down = Some(Box::new(order.clone()));
+        }
+        let orders = (orders != Orders::default()).then(|| Box::new(orders));
         if self.attempts.len() == REMEMBERED_ATTEMPTS {
             // The first attempt created the version that was last observed, and the object may still show it.
             self.attempts.remove(1);
@@ -293,7 +297,7 @@ impl Election {
             WriteKind::Create | WriteKind::Acquire(_) | WriteKind::Renew(_) => {
                 self.credit(now, &attempt, out);
             }
-            WriteKind::Release(_) => {
+            WriteKind::Release(..) => {
                 if matches!(self.state, State::Releasing(_)) {
                     self.report(out);
                     out.push(Command::Released);

@@ -121,7 +121,7 @@ impl Election {
         }));
         if !seen.record.is_free() {
             let record = seen.record.clone().released(self.stamp(now));
-            let kind = WriteKind::Release(seen.version.clone());
+            let kind = WriteKind::Release(seen.version.clone(), None);
             self.write(now, kind, record, self.config.timing.request_timeout(), out);
         }
     }

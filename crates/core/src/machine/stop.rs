@@ -157,7 +157,8 @@ impl Election {
             return;
         }
         let (base, record) = (seen.observation.version.clone(), record.clone());
+        let order = self.successor_of(term, &record);
         let record = record.released(self.stamp(now));
-        self.write(now, WriteKind::Release(base), record, timeout, out);
+        self.write(now, WriteKind::Release(base, order), record, timeout, out);
     }
 }

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use tenure_core::{FencingToken, Input};
+use tenure_core::{FencingToken, Input, Standing};
 use tokio::sync::{mpsc, watch};
 
 use crate::builder::Settings;
@@ -152,6 +152,8 @@ pub(crate) enum Ask {
     WorkEnding,
     /// The deadline thread ended the term with this token.
     Expired(FencingToken),
+    /// The candidates that announce themselves, as just read.
+    Candidates(Vec<Standing>),
 }
 
 impl From<Ask> for Input {
@@ -162,6 +164,7 @@ impl From<Ask> for Input {
             Ask::WorkEnded => Self::WorkEnded,
             Ask::WorkEnding => Self::WorkEnding,
             Ask::Expired(token) => Self::Expired(token),
+            Ask::Candidates(candidates) => Self::Candidates(candidates),
         }
     }
 }

@@ -12,13 +12,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{LocalTime, Random, Version};
+use tenure_core::{Failback, LocalTime, Random, Version};
 use tenure_lock::member::{Announcement, Member, MemberSnapshot, Members, member_name};
 use tenure_lock::{Class, Error};
 use tokio::sync::Semaphore;
 
-use super::{Membership, RENEWALS, duration_for};
+use super::{Membership, RENEWALS, Ranking, duration_for};
 use crate::clock::pause;
+use crate::hub::Ask;
 use crate::identity;
 use crate::shared::Shared;
 use crate::sync::lock;
@@ -59,6 +60,9 @@ pub(crate) struct Keeper {
     /// The failures of reads, writes and deletions that were logged last.
     logged: [Option<String>; 3],
     twin: bool,
+    ranking: Option<Ranking>,
+    /// The better candidate that was logged last.
+    better: Option<String>,
 }
 
 /// When a kind of request is sent next.
@@ -103,7 +107,15 @@ impl Keeper {
             reads: Pace::default(),
             logged: [const { None }; 3],
             twin: false,
+            ranking: None,
+            better: None,
         }
+    }
+
+    /// Reports the candidates to the election after each read, with their ranks.
+    pub(crate) fn ranked(mut self, ranking: Option<Ranking>) -> Self {
+        self.ranking = ranking;
+        self
     }
 
     /// Keeps the member until the candidate leaves, and then deletes it.
@@ -170,9 +182,33 @@ impl Keeper {
     async fn read(&mut self) -> Result<(), String> {
         let list = self.request(self.members.list()).await?;
         lock(&self.membership.inner.roster).apply(list, self.now());
+        self.report_ranks();
         // The own member must be renewed in time, however slow deletions are.
         let _ = tokio::time::timeout(REQUEST, self.delete_dead()).await;
         Ok(())
+    }
+
+    fn report_ranks(&mut self) {
+        let Some(ranking) = &self.ranking else {
+            return;
+        };
+        let standings = ranking.standings(lock(&self.membership.inner.roster).living());
+        if ranking.failback == Failback::Manual {
+            let own = ranking.preference(&self.member.about).rank;
+            let ready = standings.iter().filter(|candidate| candidate.ready);
+            let better = ready.filter(|candidate| candidate.rank > own);
+            let best = better.max_by(|a, b| a.rank.cmp(&b.rank).then(b.identity.cmp(&a.identity)));
+            let leads = self.shared.status.leads();
+            let best = best.filter(|_| leads).map(|best| best.identity.clone());
+            if let Some(candidate) = best.as_deref().filter(|_| best != self.better) {
+                tracing::info!(
+                    election = %self.shared.name, candidate,
+                    "a candidate of higher rank is ready; to hand over, run tenure step-down --to"
+                );
+            }
+            self.better = best;
+        }
+        self.shared.ask(Ask::Candidates(standings));
     }
 
     /// Writes the own member. If another writer changed it, reads it and writes once more.

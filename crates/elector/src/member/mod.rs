@@ -3,15 +3,17 @@
 //! A lock names only its holder. With [`Builder::announce`](crate::Builder::announce), a candidate also keeps a Lease
 //! that describes it, and reads those of the others. Without it, an election sends nothing more than before.
 //!
-//! Invariant: members are information. No decision of the election depends on them, and no failure of a request for a
-//! member affects the election.
+//! Invariant: no failure of a request for a member affects the election, and no write is permitted because of a member.
+//! Only an election with a [`Ranking`] uses members: to decide which candidate should lead.
 //!
 //! | file | content |
 //! |---|---|
 //! | `keeper.rs` | the task that keeps the member of this candidate, and deletes those of dead candidates |
+//! | `ranking.rs` | ranks of the candidates, from their members |
 //! | `roster.rs` | decides which members are alive |
 
 mod keeper;
+mod ranking;
 mod roster;
 
 use std::sync::{Arc, Mutex};
@@ -25,6 +27,7 @@ use crate::clock::Clock;
 use crate::sync::lock;
 
 pub(crate) use keeper::Keeper;
+pub use ranking::Ranking;
 use roster::Roster;
 
 /// Longest and shortest time after which a member without a renewal counts as dead.

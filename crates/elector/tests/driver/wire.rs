@@ -127,7 +127,7 @@ impl Lock for Wire {
             WriteKind::Create => "create",
             WriteKind::Acquire(_) => "acquire",
             WriteKind::Renew(_) => "renew",
-            WriteKind::Release(_) => "release",
+            WriteKind::Release(..) => "release",
         });
         Box::pin(async move {
             self.pass().await;

@@ -59,7 +59,7 @@ async fn contend(lock: Arc<dyn Lock>, me: String, dice: Dice, claims: Rc<Claims>
             dice.pause().await;
         }
         claims.now.borrow_mut().retain(|holder| *holder != me);
-        let release = WriteKind::Release(won.observation().version.clone());
+        let release = WriteKind::Release(won.observation().version.clone(), None);
         let released = record(&me, 0).released(tenure_core::WallTime::from_micros(crate::NOON));
         let _ = lock.write(&release, &released, Some(&won)).await;
     }

@@ -48,6 +48,7 @@ impl Node {
             for_life: false,
             rejoin: true,
             coordinated: false,
+            preference: None,
             whole_seconds: lock.precision() == Precision::Seconds,
             seed: u64::from(n),
         };

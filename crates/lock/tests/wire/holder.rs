@@ -51,7 +51,7 @@ async fn holder_with_a_place_describes_itself_until_it_releases() {
         }
         let held = lock.read().await.unwrap().unwrap();
         let released = mine.released(WallTime::from_micros(NOON + 5_000_000));
-        let release = WriteKind::Release(held.observation().version.clone());
+        let release = WriteKind::Release(held.observation().version.clone(), None);
         let free = lock.write(&release, &released, Some(&held)).await.unwrap();
         assert_eq!(free.observation().described, None, "{kind}");
         assert!(!is_annotated(&free), "{kind}");

@@ -398,7 +398,7 @@ async fn every_write_carries_the_mark_of_its_record_in_the_same_request() {
         .await
         .unwrap();
     assert_eq!(first.observation().mark, None, "the answer has none");
-    let release = WriteKind::Release(first.observation().version.clone());
+    let release = WriteKind::Release(first.observation().version.clone(), None);
     let released = record("baz", 0).released(record("baz", 0).renew_time.unwrap());
     lock.write(&release, &released, Some(&first)).await.unwrap();
     let marks = script.sent_with_marks().into_iter().map(|body| {
@@ -413,6 +413,39 @@ async fn every_write_carries_the_mark_of_its_record_in_the_same_request() {
             r#"{"holder":"","renewTime":"2026-01-02T03:04:07.000000Z","leaseDurationSeconds":1}"#,
         ]
     );
+}
+
+#[tokio::test]
+async fn release_of_a_leader_that_hands_over_carries_the_order_in_the_same_request() {
+    let mut stored = lease("baz", 4, "7");
+    stored["metadata"]["annotations"] = json!({
+        "tenure.dev/step-down": r#"{"transitions":3}"#, "example.com/kept": "yes"
+    });
+    let script = Script::new([
+        get(LEASE).answers(200, &stored),
+        put(LEASE).answers(200, &stored),
+    ]);
+    let lock = lock(&script);
+    let held = lock.read().await.unwrap().unwrap();
+    let order = tenure_core::StepDownOrder {
+        transitions: 4,
+        holder: Some("baz".to_owned()),
+        acquire_time: None,
+        to: Some("bing".to_owned()),
+        sit_out: std::time::Duration::ZERO,
+    };
+    let version = held.observation().version.clone();
+    let release = WriteKind::Release(version, Some(Box::new(order)));
+    let released = record("baz", 4).released(record("baz", 4).renew_time.unwrap());
+    lock.write(&release, &released, Some(&held)).await.unwrap();
+    let sent: Value = serde_json::from_str(&script.sent_with_marks()[0]).unwrap();
+    let annotations = &sent["metadata"]["annotations"];
+    assert_eq!(
+        annotations["tenure.dev/step-down"],
+        r#"{"transitions":4,"holder":"baz","to":"bing","for":"0s"}"#
+    );
+    assert_eq!(annotations["example.com/kept"], "yes");
+    assert_eq!(sent["spec"]["holderIdentity"], "");
 }
 
 #[tokio::test]

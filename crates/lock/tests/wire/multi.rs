@@ -153,6 +153,7 @@ fn taken(seen: &[&Observation]) -> (Duration, u32) {
         for_life: false,
         rejoin: true,
         coordinated: false,
+        preference: None,
         whole_seconds: true,
         seed: 1,
     });

@@ -84,10 +84,17 @@ impl Calm {
     /// Checks a term that was stopped, and returns the violation, if any.
     pub(crate) fn stopped(&self, node: usize, reason: &StopReason) -> Option<String> {
         let promised = self.clocks != Clocks::Wild && !self.coordinated;
+        // A hand-over to a better candidate has its own checks.
+        let promised = promised && !matches!(reason, StopReason::PreferredHolder(_));
         (self.stage == Stage::Quiet && promised).then(|| {
             let reason = reason.as_str();
             format!("node {node} lost its term without any fault: {reason}")
         })
+    }
+
+    /// Returns whether nothing happens in this stage but renewals and hand-overs to better candidates.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.stage == Stage::Quiet
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -117,10 +124,16 @@ impl Calm {
             let text = format!("node {leader} leads, and not node {named}, which an order named");
             world.violate_liveness(text);
         }
+        if self.stage == Stage::Quiet && world.plan.has_ranks() && self.clocks != Clocks::Wild {
+            world.check_best_leads(leader, self.since);
+        }
         let polls = !world.plan.watches.iter().all(|w| *w);
         self.since = world.now;
         let (stage, wait) = match self.stage {
-            Stage::First => (Stage::Quiet, QUIET_LEASES * lease),
+            Stage::First => (
+                Stage::Quiet,
+                QUIET_LEASES * lease + world.longest_failback(),
+            ),
             // The controller may select the candidate that crashes next.
             Stage::Quiet if self.coordinated => (Stage::Over, 0),
             Stage::Quiet => {

@@ -88,6 +88,7 @@ impl Candidate {
             for_life: true,
             rejoin: true,
             coordinated: false,
+            preference: None,
             whole_seconds: false,
             seed: rng.bits(),
         }

@@ -216,6 +216,7 @@ impl World {
             for_life: false,
             rejoin: true,
             coordinated: false,
+            preference: None,
             whole_seconds: kind != Kind::New,
             seed: self.rng.bits(),
         };

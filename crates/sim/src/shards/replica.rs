@@ -121,6 +121,7 @@ impl Replica {
                     for_life: false,
                     rejoin: true,
                     coordinated: false,
+                    preference: None,
                     whole_seconds: false,
                     seed: rng.bits(),
                 }),

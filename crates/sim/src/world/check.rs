@@ -65,7 +65,7 @@ impl World {
             return;
         }
         let now = node.clock.now(self.now);
-        if let WriteKind::Release(base) = kind {
+        if let WriteKind::Release(base, _) = kind {
             let length = self.plan.timings[i].guard();
             let base = self.register.find(base);
             let departure = Departure {
@@ -79,6 +79,9 @@ impl World {
             if let Some(text) = check_release(departure) {
                 return self.violate(Invariant::S4, format!("node {i} {text}"));
             }
+        }
+        if let WriteKind::Release(_, order) = kind {
+            self.check_successor(i, order.as_deref());
         }
         self.check_unused_release(i, kind);
         if !self.plan.checks_tokens() {
@@ -129,7 +132,7 @@ impl World {
                     .then_some("creates the Lease, which only the controller may do");
             }
             WriteKind::Acquire(base) => self.register.find(base)?,
-            WriteKind::Renew(_) | WriteKind::Release(_) => return None,
+            WriteKind::Renew(_) | WriteKind::Release(..) => return None,
         };
         let chosen = base.seen.record.holder == self.nodes[i].identity;
         if base.seen.orders.paused {
@@ -161,7 +164,7 @@ impl World {
     fn check_unused_release(&mut self, i: usize, kind: &WriteKind) {
         let lease = self.plan.longest_lease();
         let node = &mut self.nodes[i];
-        let WriteKind::Release(base) = kind else {
+        let WriteKind::Release(base, _) = kind else {
             node.has_led &= matches!(kind, WriteKind::Renew(_));
             return;
         };

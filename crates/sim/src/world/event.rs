@@ -70,6 +70,11 @@ pub(crate) enum Event {
     },
     /// The watchdog of a crashed process reads the object, or writes its release.
     CrashRelease(Box<CrashRelease>),
+    /// A candidate reads the members.
+    Members {
+        node: usize,
+        incarnation: u64,
+    },
     Nemesis,
     /// The controller of a coordinated election checks the object.
     Controller {

@@ -42,6 +42,7 @@ impl World {
         self.trace(|_| format!("n{victim} !! {}", fault.name()));
         self.strike_node(fault, victim);
         self.strike_proofs(fault);
+        self.strike_ranks(fault);
         self.strike_object(fault);
     }
 
@@ -244,6 +245,7 @@ impl World {
         self.trace(|_| "the faults end".to_owned());
         self.calm = Some(Calm::begin(self));
         self.lift_pause();
+        self.calm_ranks();
         for i in 0..self.nodes.len() {
             let now = self.now;
             let node = &mut self.nodes[i];

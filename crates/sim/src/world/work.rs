@@ -41,6 +41,9 @@ impl World {
                 self.nodes[i].guard = None;
                 self.check_blame(i, &reason);
                 self.check_obedience(i, &reason);
+                if let StopReason::PreferredHolder(to) = &reason {
+                    self.check_hand_over(i, to);
+                }
                 if reason == StopReason::Ordered {
                     // The longest time that an order may ask for.
                     let until = self.now + self.plan.longest_lease();
@@ -86,6 +89,7 @@ impl World {
             .or_else(|| self.register.past(0))
             .map_or(0, |o| o.term);
         self.report.totals.terms += 1;
+        self.note_term(i);
         if self.plan.checks_work() {
             let working = self.nodes.iter().enumerate();
             let working = working.filter(|(_, n)| n.work.is_some() && !n.foreign);

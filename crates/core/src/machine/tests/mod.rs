@@ -17,6 +17,7 @@ mod instants;
 mod life;
 mod marks;
 mod permitted;
+mod prefer;
 mod proved;
 mod restored;
 mod same_name;
@@ -36,6 +37,7 @@ use crate::fence::ResourceVersion;
 use crate::incarnation::{Incarnation, Place};
 use crate::input::{Input, Observation, Orders, Outcome, Source, StepDownOrder, Version};
 use crate::mark::Mark;
+use crate::preference::{Rank, Standing};
 use crate::record::Record;
 use crate::time::{LocalTime, Now, WallTime};
 use crate::timing::Timing;
@@ -59,6 +61,7 @@ fn config() -> Config {
         for_life: false,
         rejoin: true,
         coordinated: false,
+        preference: None,
         whole_seconds: false,
         seed: 1,
     }
@@ -135,6 +138,7 @@ impl Table {
             "working-on" => return Input::WorkEnding,
             "shutdown" => return Input::Shutdown,
             "stepdown" => return Input::StepDown(Duration::from_secs(30)),
+            "candidates" => return Input::Candidates(words[1..].iter().map(standing).collect()),
             "watch" => return self.apply_watch_event(Source::Watch, &words[1..]),
             _ => {}
         }
@@ -251,14 +255,16 @@ impl Table {
                     WriteKind::Create => ("create", None),
                     WriteKind::Acquire(base) => ("acquire", Some(base)),
                     WriteKind::Renew(base) => ("renew", Some(base)),
-                    WriteKind::Release(base) => ("release", Some(base)),
+                    WriteKind::Release(base, _) => ("release", Some(base)),
                 };
                 let base = base
                     .map(|b| format!(" over {}", b.revision))
                     .unwrap_or_default();
                 let (holder, length) = (&record.holder, record.lease_duration_seconds);
+                let to = kind.order().and_then(|order| order.to.as_deref());
+                let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
                 format!(
-                    "{what}#{id}{base} {holder}/{length} t{}",
+                    "{what}#{id}{base} {holder}/{length} t{}{to}",
                     record.transitions
                 )
             }
@@ -308,6 +314,20 @@ fn order(text: &str) -> StepDownOrder {
         acquire_time: at,
         to,
         sit_out: Duration::from_secs(seconds),
+    }
+}
+
+/// `a=7`: the candidate `a` has priority 7 and is ready. `a=7!` is not ready, and `a=7z` is in the preferred zone.
+fn standing(text: &&str) -> Standing {
+    let (identity, rest) = text.split_once('=').expect("identity=priority");
+    let priority = rest.trim_end_matches(['z', '!']);
+    Standing {
+        identity: identity.to_owned(),
+        rank: Rank {
+            priority: priority.parse().expect("a priority"),
+            in_zone: rest.contains('z'),
+        },
+        ready: !rest.ends_with('!'),
     }
 }
 
