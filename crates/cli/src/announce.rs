@@ -7,18 +7,18 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use serde::Serialize;
-use tenure::{Announcement, Builder, Member, WallTime};
+use tenure::{Announcement, Builder, Member, Ranking, WallTime};
 use tenure_lock::LockKind;
 use tenure_lock::member::{MemberSnapshot, Members, election_label};
 
 use crate::election::variable;
 use crate::elections;
 use crate::rbac::{self, Rule};
-use crate::values::name;
+use crate::values::{duration, name};
 
 /// Limit of the candidates that are shown in one line.
 const MOST_SHOWN: usize = 10;
@@ -38,26 +38,98 @@ pub(crate) struct Announce {
     /// Failure zone to announce [default: none]
     #[arg(long, value_name = "ZONE", env = "TENURE_ZONE", value_parser = name)]
     pub(crate) zone: Option<String>,
+    /// Priority among the candidates; a greater one is preferred [default: 0]
+    ///
+    /// Implies --announce. Candidates of lower priority let better ones acquire a free lease first. --failback=auto also
+    /// makes them hand over.
+    #[arg(
+        long,
+        value_name = "N",
+        env = "TENURE_PRIORITY",
+        allow_negative_numbers = true
+    )]
+    pub(crate) priority: Option<i32>,
+    /// Zone whose candidates are preferred among those of equal priority [default: none]
+    ///
+    /// Implies --announce. All candidates must use the same value.
+    #[arg(long, value_name = "ZONE", env = "TENURE_PREFER_ZONE", value_parser = name)]
+    pub(crate) prefer_zone: Option<String>,
+    /// What a leader does if a better candidate is ready
+    ///
+    /// Implies --announce, unless it is `never`.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        env = "TENURE_FAILBACK",
+        default_value_t
+    )]
+    pub(crate) failback: Failback,
+    /// Time for which a leader observes a better candidate before it hands over
+    ///
+    /// It counts from the beginning of the term. An election therefore has at most one such hand-over in this time.
+    #[arg(long, value_name = "D", env = "TENURE_FAILBACK_AFTER", default_value = "30s", value_parser = duration)]
+    pub(crate) failback_after: Option<Duration>,
+}
+
+/// What a leader does if a better candidate is ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Failback {
+    /// Keep leading
+    #[default]
+    Never,
+    /// Keep leading, and log which candidate could take over
+    Manual,
+    /// End the work, and hand over to that candidate
+    Auto,
+}
+
+impl From<Failback> for tenure::Failback {
+    fn from(failback: Failback) -> Self {
+        match failback {
+            Failback::Never => Self::Never,
+            Failback::Manual => Self::Manual,
+            Failback::Auto => Self::Auto,
+        }
+    }
 }
 
 impl Announce {
-    /// Announces the candidate of this builder if the flag is set.
+    /// Returns whether this candidate announces itself.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.announce || self.is_ranked()
+    }
+
+    fn is_ranked(&self) -> bool {
+        self.priority.is_some() || self.prefer_zone.is_some() || self.failback != Failback::Never
+    }
+
+    /// Announces and ranks the candidate of this builder if the flags ask for it.
     pub(crate) fn apply(&self, builder: Builder, address: Option<String>) -> Builder {
-        if !self.announce {
+        if !self.is_announced() {
             return builder;
         }
-        builder.announce(Announcement {
-            priority: 0,
+        let builder = builder.announce(Announcement {
+            priority: self.priority.unwrap_or_default(),
             zone: self.zone.clone(),
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             address,
+        });
+        if !self.is_ranked() {
+            return builder;
+        }
+        let default = Ranking::default();
+        builder.rank(Ranking {
+            failback: self.failback.into(),
+            failback_after: self.failback_after.unwrap_or(default.failback_after),
+            zone: self.prefer_zone.clone(),
         })
     }
 
     /// Adds the permissions that it needs in the namespace of the lock. Names of members contain a hash, so they cannot
     /// be listed in a Role.
     pub(crate) fn add_rules(&self, mut rules: Vec<Rule>) -> Vec<Rule> {
-        if !self.announce {
+        if !self.is_announced() {
             return rules;
         }
         let verbs = vec!["create", "delete", "list", "update"];

@@ -230,14 +230,22 @@ impl Status {
     }
 }
 
-/// Formats the candidates that announce themselves: `a, b (not ready: unhealthy)`.
+/// Formats the candidates that announce themselves: `a (priority 5), b (not ready: unhealthy)`. Most have no priority.
 fn candidates(row: &Seen) -> String {
     let cell = |candidate: &Candidate| {
         let identity = output::escaped(&candidate.identity);
-        match &candidate.reason {
-            None => identity,
-            Some(why) if why.is_empty() => format!("{identity} (not ready)"),
-            Some(why) => format!("{identity} (not ready: {})", output::escaped(why)),
+        let priority = match candidate.priority {
+            0 => None,
+            priority => Some(format!("priority {priority}")),
+        };
+        let reason = candidate.reason.as_ref().map(|why| match &**why {
+            "" => "not ready".to_owned(),
+            why => format!("not ready: {}", output::escaped(why)),
+        });
+        let notes: Vec<String> = [priority, reason].into_iter().flatten().collect();
+        match &*notes {
+            [] => identity,
+            notes => format!("{identity} ({})", notes.join("; ")),
         }
     };
     let cells = row.candidates.iter().map(cell).collect();

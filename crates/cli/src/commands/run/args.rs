@@ -16,7 +16,12 @@ use crate::values::{PassedOn, duration, order_signal, passed_on, signal};
 /// Exit codes: that of the command; 128+N if the command or tenure was ended by signal N; 64 wrong command line; 75 not
 /// elected in time; 76 leadership lost; 125 tenure failed; 126 not executable; 127 not found.
 #[derive(Args, Debug)]
-#[command(mut_arg("announce", |arg| arg.conflicts_with("slots")))]
+#[command(
+    mut_arg("announce", |arg| arg.conflicts_with("slots")),
+    mut_arg("priority", |arg| arg.conflicts_with("slots")),
+    mut_arg("prefer_zone", |arg| arg.conflicts_with("slots")),
+    mut_arg("failback", |arg| arg.conflicts_with("slots")),
+)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(super) election: Election,
