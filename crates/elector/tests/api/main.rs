@@ -9,5 +9,6 @@ mod faults;
 mod http2;
 mod members;
 mod orders;
+mod ranks;
 mod server;
 mod watches;
