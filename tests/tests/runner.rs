@@ -25,6 +25,7 @@ mod members;
 mod monitoring;
 mod packages;
 mod page;
+mod preference;
 mod provisioner_access;
 mod provisioner_capacity;
 mod provisioner_claims;
