@@ -1,6 +1,6 @@
 """Checks the proof: `python check.py` prints one line for each part, and exits with 1 if a part fails.
 
-`python check.py BUG` prints the counterexample of one seeded bug. docs/proof.md explains the parts.
+`python check.py BUG` prints the counterexample of one seeded bug. docs/book/explanation/proof.md explains the parts.
 """
 
 import pathlib

@@ -1,4 +1,4 @@
-"""The invariant, clause by clause, and the promises that follow from it. docs/proof.md gives the reasons."""
+"""The invariant, clause by clause, and the promises that follow from it. docs/book/explanation/proof.md gives the reasons."""
 
 from z3 import And, Implies, Not, Or
 
@@ -163,7 +163,7 @@ def clauses(s, candidates, slots, timed=True):
 
 
 def promises(s, rules, timed=True):
-    """The promises of docs/safety.md, for any two candidates p and q."""
+    """The promises of docs/book/explanation/safety.md, for any two candidates p and q."""
     reg, p, q, w = s.reg, s.cand["p"], s.cand["q"], s.msg["p", "m"]
     if timed:
         yield "S1", Implies(reg.intact, Not(And(good(s, "p", rules), good(s, "q", rules))))

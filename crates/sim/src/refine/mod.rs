@@ -1,4 +1,4 @@
-//! Checks that every step of a run is a step of the system that `proof/` proves (`docs/proof.md`).
+//! Checks that every step of a run is a step of the system that `proof/` proves (`docs/book/explanation/proof.md`).
 //!
 //! [`Refinement`] computes the state of that system from the run: from the versions of the object, the writes, the
 //! observations, the terms and their guards. For each step it evaluates the conditions of the proved system, under the
@@ -324,7 +324,7 @@ impl Refinement {
         let numbered = id > candidate.last_id && known;
         let current = base.is_some_and(|base| register.is_current(base));
         let own = register.author == Some(actor.incarnation);
-        if matches!(kind, WriteKind::Release(_)) {
+        if matches!(kind, WriteKind::Release(_, _)) {
             let ended = candidate.guard.is_none() && !actor.works;
             let in_time = actor.clock < register.mark_sent + actor.timing.guard();
             let conditions = [
@@ -393,7 +393,7 @@ impl Refinement {
 
     fn remember(&mut self, incarnation: u64, sent: LocalTime, id: u64, kind: &WriteKind) {
         let candidate = self.candidates.entry(incarnation).or_default();
-        let releases = matches!(kind, WriteKind::Release(_));
+        let releases = matches!(kind, WriteKind::Release(_, _));
         candidate.last_id = id;
         if releases {
             candidate.floor = id;
