@@ -357,9 +357,9 @@ mod tests {
         scaler
     }
 
-    fn fields(spec: Value) -> Vec<String> {
+    fn fields(spec: &Value) -> Vec<String> {
         let mut causes = Vec::new();
-        let scaler = scaler(&spec);
+        let scaler = scaler(spec);
         validate_scaler(&scaler, &mut causes);
         validate_new_scaler(&scaler, &mut causes);
         causes.into_iter().map(|cause| cause.field).collect()
@@ -388,28 +388,28 @@ mod tests {
 
     #[test]
     fn bounds_targets_and_rules_are_checked() {
-        assert_eq!(fields(json!({})), [""; 0]);
-        assert_eq!(fields(json!({"maxReplicas": 0})), ["spec.maxReplicas"; 2]);
-        assert_eq!(fields(json!({"minReplicas": 5})), ["spec.maxReplicas"]);
+        assert_eq!(fields(&json!({})), [""; 0]);
+        assert_eq!(fields(&json!({"maxReplicas": 0})), ["spec.maxReplicas"; 2]);
+        assert_eq!(fields(&json!({"minReplicas": 5})), ["spec.maxReplicas"]);
         let target = json!({"kind": "Deployment", "name": "web"});
         assert_eq!(
-            fields(json!({"scaleTargetRef": target})),
+            fields(&json!({"scaleTargetRef": target})),
             ["spec.scaleTargetRef.apiVersion"]
         );
         let metrics = json!([{"type": "Pods", "resource": {}}]);
         assert_eq!(
-            fields(json!({"metrics": metrics})),
+            fields(&json!({"metrics": metrics})),
             ["spec.metrics[0].pods", "spec.metrics[0].resource"]
         );
         let metrics = json!([{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization"}}}]);
         assert_eq!(
-            fields(json!({"metrics": metrics})),
+            fields(&json!({"metrics": metrics})),
             ["spec.metrics[0].resource.target.averageUtilization"]
         );
         let policies = json!([{"type": "Pods", "value": 0, "periodSeconds": 1801}]);
         let path = "spec.behavior.scaleDown.policies[0]";
         assert_eq!(
-            fields(json!({"behavior": {"scaleDown": {"policies": policies}}})),
+            fields(&json!({"behavior": {"scaleDown": {"policies": policies}}})),
             [format!("{path}.value"), format!("{path}.periodSeconds")]
         );
     }
