@@ -35,18 +35,18 @@ async fn leader_hands_over_to_a_better_candidate_by_an_order_that_names_it() {
     let mut a = ranked("a", -1);
     let first = lead(&mut a).await;
     let mut b = ranked("b", 1);
-    within(first.cancelled()).await;
+    within(first.tenure().cancelled()).await;
     let reason = StopReason::PreferredHolder("b".to_owned());
-    assert_eq!(first.reason(), Some(reason));
+    assert_eq!(first.tenure().reason(), Some(reason));
     let held = lease(&client, "web").await.unwrap();
     assert_eq!(
         held["spec"]["holderIdentity"], "a",
         "the work has not ended"
     );
-    let token = first.token().clone();
+    let token = first.tenure().token().clone();
     drop(first);
     let second = lead(&mut b).await;
-    assert!(*second.token() > token);
+    assert!(*second.tenure().token() > token);
     let held = lease(&client, "web").await.unwrap();
     let order = held["metadata"]["annotations"]["tenure.dev/step-down"].as_str();
     let order = order.unwrap_or_default();
