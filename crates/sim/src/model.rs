@@ -674,15 +674,8 @@ fn candidate(i: usize, incarnation: u8, gained: u8) -> Candidate {
         .build()
         .expect("2 s / 1 s / 0.5 s keeps every rule");
     let config = Config {
-        identity: format!("{i}.{incarnation}"),
-        timing,
-        release_on_cancel: true,
-        for_life: false,
-        rejoin: true,
-        coordinated: false,
-        preference: None,
-        whole_seconds: false,
         seed: i as u64,
+        ..Config::new(format!("{i}.{incarnation}"), timing)
     };
     Candidate {
         election: Election::new(config),

@@ -79,6 +79,23 @@ pub struct Config {
     pub seed: u64,
 }
 
+impl Config {
+    /// Returns the configuration of an ordinary candidate, which campaigns again after each term and releases the lease.
+    pub fn new(identity: String, timing: Timing) -> Self {
+        Self {
+            identity,
+            timing,
+            release_on_cancel: true,
+            for_life: false,
+            rejoin: true,
+            coordinated: false,
+            preference: None,
+            whole_seconds: false,
+            seed: 0,
+        }
+    }
+}
+
 /// Phase of an election; see the diagram of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {

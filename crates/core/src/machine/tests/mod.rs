@@ -55,15 +55,8 @@ struct Table {
 /// 15 s / 10 s / 2 s, identity "baz".
 fn config() -> Config {
     Config {
-        identity: "baz".to_owned(),
-        timing: Timing::default(),
-        release_on_cancel: true,
-        for_life: false,
-        rejoin: true,
-        coordinated: false,
-        preference: None,
-        whole_seconds: false,
         seed: 1,
+        ..Config::new("baz".to_owned(), Timing::default())
     }
 }
 
