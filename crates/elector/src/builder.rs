@@ -303,7 +303,7 @@ impl Builder {
     /// not ranked.
     ///
     /// A candidate delays its attempt to acquire a free lock by a few milliseconds if a better candidate is ready. With
-    /// [`Failback::Auto`](tenure_core::Failback::Auto), a leader hands over to a better candidate that has been ready for
+    /// [`Failback::Auto`], a leader hands over to a better candidate that has been ready for
     /// some time: its work ends, then it releases the lock and names that candidate, as in a step-down. The token grows,
     /// and nobody takes the lock from a live leader.
     ///
