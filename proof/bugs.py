@@ -75,7 +75,6 @@ class OwnName(Rules):
     """Assumption A4 is not needed by the shipped rules: two candidates may have one name."""
     fails = ("send", "challenger")
 
-
     def is_own(self, reg, i):
         return Or(reg.author == NUMBER[i], And(reg.author > 0, Bool("same_name")))
 
@@ -187,7 +186,6 @@ class BeginAfterRelease(Rules):
     """A late answer to a write that was sent before the release begins a term."""
     fails = ("begin", "guard_number")
 
-
     def is_current_term(self, actor, write):
         return BoolVal(True)
 
@@ -217,6 +215,7 @@ OTHERS = [BeginAfterRelease, StoppedClock, BlindServer]
 
 LIVENESS = "no guard, write or token depends on it; it concerns L1"
 ORDERS = "the system has no orders of operators"
+RANKS = "the system has no ranks: a leader may send a release whenever its guard and its work have ended"
 EXPIRES = "S1 does not rely on it: the guard expires by its clock, and the compare-and-set rejects the renewal"
 ELSEWHERE = {
     "IgnoreForeign": EXPIRES,
@@ -233,4 +232,12 @@ ELSEWHERE = {
     "GiveUp": LIVENESS,
     "ForgetAttempts": LIVENESS,
     "ProofIgnored": LIVENESS,
+    "PreferEqual": RANKS,
+    "PreferUnready": RANKS,
+    "PreferHastily": RANKS,
+    "PreferAcrossTerms": RANKS,
+    "PreferUnobserved": RANKS,
+    "PreferWhilePaused": RANKS,
+    "PreferUnnamed": RANKS,
+    "PreferNobody": RANKS,
 }

@@ -79,7 +79,7 @@ const TIERS: &[Tier] = &[
     Tier {
         name: "proof",
         about: "the inductive invariant of the protocol, checked with the solver Z3",
-        prepare: || missing([setup::python(&["z3-solver"])]),
+        prepare: || missing([setup::python(&["z3-solver==5.4.0.0"])]),
         in_parts: false,
         run: |_| {
             let python = setup::tools().join("python/bin/python");
