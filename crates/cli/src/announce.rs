@@ -49,7 +49,7 @@ pub(crate) struct Announce {
         allow_negative_numbers = true
     )]
     pub(crate) priority: Option<i32>,
-    /// Zone whose candidates are preferred among those of equal priority [default: none]
+    /// Zone preferred among candidates of equal priority [default: none]
     ///
     /// Implies --announce. All candidates must use the same value.
     #[arg(long, value_name = "ZONE", env = "TENURE_PREFER_ZONE", value_parser = name)]
