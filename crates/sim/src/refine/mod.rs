@@ -29,6 +29,8 @@ const REMEMBERED: usize = 64;
 struct Register {
     /// The current object; `None` while it does not exist.
     object: Option<Rc<Object>>,
+    /// The object that was deleted last.
+    deleted: Option<Rc<Object>>,
     version: u64,
     author: Option<u64>,
     mark_author: Option<u64>,
@@ -195,8 +197,10 @@ impl Refinement {
         let before = self.register.object.take();
         self.register.version = revision;
         let Some(object) = current else {
+            let existed = before.is_some();
             self.register.author = None;
-            return self.take(Step::Delete, None, &[before.is_some(), next]);
+            self.register.deleted = before.or_else(|| self.register.deleted.take());
+            return self.take(Step::Delete, None, &[existed, next]);
         };
         self.register.object = Some(object.clone());
         let Some(before) = before else {
@@ -228,7 +232,9 @@ impl Refinement {
     /// A candidate observes a version.
     pub fn observe(&mut self, actor: Actor<'_>, object: &Object) {
         let register = &self.register;
-        let Some(current) = register.object.clone().filter(|_| self.checks) else {
+        let exists = register.object.is_some();
+        let last = register.object.as_ref().or(register.deleted.as_ref());
+        let Some(current) = last.filter(|_| self.checks).cloned() else {
             return;
         };
         let mark = match (&object.seen.mark, &current.seen.mark) {
@@ -241,6 +247,16 @@ impl Refinement {
         let stale = !mark && object.revision < current.revision;
         let candidate = self.candidate(actor);
         let at = actor.clock;
+        if stale {
+            candidate.forgot = Some(mark_number);
+        }
+        if !exists {
+            // The mark of the deleted object is hidden by a stale read, but it cannot be observed.
+            if stale {
+                self.take(Step::Forget, Some(actor.incarnation), &[]);
+            }
+            return;
+        }
         if mark
             && candidate
                 .saw_mark
@@ -260,9 +276,6 @@ impl Refinement {
                 number: record_number,
                 at,
             });
-        }
-        if stale {
-            candidate.forgot = Some(mark_number);
         }
         if mark || record {
             self.take(Step::Observe, Some(actor.incarnation), &[true]);
@@ -425,7 +438,14 @@ impl Refinement {
         let next = object.revision > register.version;
         let candidate = self.candidates.entry(incarnation).or_default();
         let mut writes = candidate.writes.iter_mut();
-        let write = writes.find(|write| write.id == id && write.applied.is_none());
+        let write = writes.find(|write| write.id == id);
+        if kind.base().is_none() && write.as_ref().is_some_and(|write| write.applied.is_some()) {
+            // The object was deleted, and a duplicate of the request has created it once more. The proved system
+            // excludes it.
+            self.checks = false;
+            return;
+        }
+        let write = write.filter(|write| write.applied.is_none());
         register.terms += u64::from(matches!(kind, WriteKind::Create | WriteKind::Acquire(_)));
         register.version = object.revision;
         register.author = Some(incarnation);

@@ -80,8 +80,11 @@ impl World {
                 return self.violate(Invariant::S4, format!("node {i} {text}"));
             }
         }
-        if let WriteKind::Release(_, order) = kind {
-            self.check_successor(i, order.as_deref());
+        match kind {
+            WriteKind::Release(_, order) => self.check_successor(i, order.as_deref()),
+            // A term that is stopped before it begins has no successor either.
+            WriteKind::Create | WriteKind::Acquire(_) => self.forget_successor(i),
+            WriteKind::Renew(_) => {}
         }
         self.check_unused_release(i, kind);
         if !self.plan.checks_tokens() {

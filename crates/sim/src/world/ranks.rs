@@ -119,8 +119,12 @@ impl World {
 
     pub(super) fn note_term(&mut self, i: usize) {
         let local = self.nodes[i].clock.now(self.now).local;
-        let ranked = &mut self.nodes[i].ranked;
-        (ranked.began, ranked.successor) = (local, None);
+        self.nodes[i].ranked.began = local;
+    }
+
+    /// The node campaigns for another term.
+    pub(super) fn forget_successor(&mut self, i: usize) {
+        self.nodes[i].ranked.successor = None;
     }
 
     /// Checks that a leader ends its term for a better candidate only if it has read for long enough that the candidate
