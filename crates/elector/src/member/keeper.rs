@@ -192,7 +192,8 @@ impl Keeper {
         let Some(ranking) = &self.ranking else {
             return;
         };
-        let standings = ranking.standings(lock(&self.membership.inner.roster).living());
+        // A candidate that has crashed must not get a term.
+        let standings = ranking.standings(lock(&self.membership.inner.roster).recent());
         if ranking.failback == Failback::Manual {
             let own = ranking.preference(&self.member.about).rank;
             let ready = standings.iter().filter(|candidate| candidate.ready);

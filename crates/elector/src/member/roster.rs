@@ -8,6 +8,9 @@
 //! than this candidate gets the duration of this candidate, because a shorter one contains too few lists. If two lists are
 //! half of that duration apart, for example after an outage, this candidate observed nothing in between. The duration of
 //! every member then starts again, so that each living one has the time to renew.
+//!
+//! A crashed candidate therefore stays a living member for up to its duration, or longer after an outage. Ranks use only
+//! the members that have renewed recently ([`Roster::recent`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,6 +36,8 @@ struct Known {
     snapshot: MemberSnapshot,
     /// The list that first contained this version, or the first one after a gap.
     since: LocalTime,
+    /// The list that first contained this version.
+    changed: LocalTime,
 }
 
 impl Roster {
@@ -53,9 +58,16 @@ impl Roster {
         for snapshot in list {
             let unchanged = before
                 .remove(&snapshot.name)
-                .filter(|known| observed && known.snapshot.version == snapshot.version);
-            let since = unchanged.map_or(now, |known| known.since);
-            let known = Known { snapshot, since };
+                .filter(|known| known.snapshot.version == snapshot.version);
+            let changed = unchanged.as_ref().map_or(now, |known| known.changed);
+            let since = unchanged
+                .filter(|_| observed)
+                .map_or(now, |known| known.since);
+            let known = Known {
+                snapshot,
+                since,
+                changed,
+            };
             self.known.insert(known.snapshot.name.clone(), known);
         }
     }
@@ -73,6 +85,16 @@ impl Roster {
         living.into_iter()
     }
 
+    /// Returns the members that had renewed recently at the last list: within two thirds of the time after which they count
+    /// as dead. A living member renews three times within that time, so that at most one list in a row shows it unchanged.
+    pub(super) fn recent(&self) -> impl Iterator<Item = &Member> {
+        let recent = self.known.values().filter(|known| {
+            let unchanged = self.listed.unwrap_or_default().since(known.changed);
+            unchanged < self.lifetime(known) * 2 / 3
+        });
+        recent.map(|known| &known.snapshot.member)
+    }
+
     /// Returns names and versions of the members that were dead at the last list.
     pub(super) fn dead(&self) -> impl Iterator<Item = (&str, &Version)> {
         let dead = self.known.values().filter(|known| self.is_dead(known));
@@ -81,7 +103,12 @@ impl Roster {
 
     fn is_dead(&self, known: &Known) -> bool {
         let listed = self.listed.unwrap_or_default();
-        listed.since(known.since) >= known.snapshot.duration.max(self.own)
+        listed.since(known.since) >= self.lifetime(known)
+    }
+
+    /// Returns the time without a change after which a member counts as dead.
+    fn lifetime(&self, known: &Known) -> Duration {
+        known.snapshot.duration.max(self.own)
     }
 }
 
@@ -142,6 +169,26 @@ mod tests {
             (vec!["b"], vec![]),
             "deleted"
         );
+    }
+
+    #[test]
+    fn member_that_has_not_renewed_recently_is_living_but_not_recent() {
+        let mut roster = Roster::new(OWN);
+        let recent = |roster: &Roster| roster.recent().count();
+        for (now, revision, expected) in [
+            (100, "1", 1),
+            (111, "1", 1),
+            (119, "1", 1),
+            (120, "1", 0),
+            (129, "2", 1),
+            // No list was answered for a minute, in which it did not renew either.
+            (189, "2", 0),
+            (199, "3", 1),
+        ] {
+            roster.apply(vec![member("a", revision)], at(now));
+            assert_eq!(living(&roster), ["a"], "{now}");
+            assert_eq!(recent(&roster), expected, "{now}");
+        }
     }
 
     #[test]
