@@ -128,7 +128,9 @@ fn candidates_are_shown_until_they_die_and_orders_for_dead_ones_fail() {
 
     let _d = announced(&web, "d", &[]);
     becomes(port, &[("a", true), ("b", false), ("d", true)]);
-    assert_eq!(place.stdout(&["step-down", "web", "--to", "d"]), "a -> d\n");
+    let order = ["step-down", "web", "--to", "d", "--for", "10s"];
+    assert_eq!(place.stdout(&order), "a -> d\n");
+    becomes(port, &[("a", false), ("b", false), ("d", true)]);
     b.terminate();
     b.wait(LIMIT).unwrap();
     becomes(port, &[("a", true), ("d", true)]);

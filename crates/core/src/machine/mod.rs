@@ -378,6 +378,11 @@ impl Election {
         }
     }
 
+    /// Returns the instant until which this candidate does not campaign, because it stepped down or its work has ended.
+    pub fn sits_out_until(&self) -> LocalTime {
+        self.sit_out_until
+    }
+
     /// Returns the configuration of this candidate.
     pub fn config(&self) -> &Config {
         &self.config

@@ -36,6 +36,9 @@ const APART: Duration = Duration::from_secs(1);
 /// Longest time between two retries, except of a member that exists.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
+/// Reason why a candidate that stepped down is not ready.
+const AFTER_TERM: &str = "it does not campaign for some time after its last term";
+
 /// Limit of members that are deleted in one round.
 const MOST_DELETIONS: usize = 10;
 
@@ -138,8 +141,13 @@ impl Keeper {
     /// only causes the next one to be rejected.
     async fn keep(&mut self) {
         let mut readiness = self.membership.inner.not_ready.subscribe();
+        let mut sits_out_until = self.membership.inner.sits_out_until.subscribe();
         loop {
+            let back = *sits_out_until.borrow_and_update();
+            let sits_out = self.now() < back;
             let not_ready = readiness.borrow_and_update().clone();
+            // A leader must not hand over to a candidate that would not acquire the lock.
+            let not_ready = not_ready.or_else(|| sits_out.then(|| AFTER_TERM.to_owned()));
             let changed = not_ready.is_some() != self.member.not_ready.is_some();
             self.member.not_ready = not_ready;
             // Only a change of the readiness is urgent, because a reason may contain a time and change often. No change
@@ -149,12 +157,20 @@ impl Keeper {
             }
             self.round().await;
             pause(APART).await;
-            let next = self.writes.next.min(self.reads.next);
+            let mut next = self.writes.next.min(self.reads.next);
+            if sits_out {
+                next = next.min(back);
+            }
             let written = self.writes.failures == 0;
             tokio::select! {
                 () = self.reach(next) => {}
                 changed = readiness.changed(), if written => {
                     // The sender is part of this task.
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                changed = sits_out_until.changed(), if written => {
                     if changed.is_err() {
                         return;
                     }

@@ -57,6 +57,8 @@ struct Inner {
     clock: Arc<dyn Clock>,
     /// Reason why this candidate is not ready.
     not_ready: watch::Sender<Option<String>>,
+    /// Instant until which this candidate does not campaign after its last term.
+    sits_out_until: watch::Sender<LocalTime>,
     leaving: watch::Sender<bool>,
     roster: Mutex<Roster>,
 }
@@ -67,6 +69,7 @@ impl Membership {
         let inner = Inner {
             clock,
             not_ready: watch::Sender::new(None),
+            sits_out_until: watch::Sender::new(LocalTime::default()),
             leaving: watch::Sender::new(false),
             roster: Mutex::new(Roster::new(duration_for(lease))),
         };
@@ -100,6 +103,13 @@ impl Membership {
     /// Returns whether the members were read within the last minute.
     pub fn is_current(&self) -> bool {
         self.age().is_some_and(|age| age <= STALE)
+    }
+
+    /// Announces that this candidate does not campaign before this instant.
+    pub(crate) fn sit_out(&self, until: LocalTime) {
+        self.inner
+            .sits_out_until
+            .send_if_modified(|known| std::mem::replace(known, until) != until);
     }
 
     /// Ends the membership: the member is deleted.

@@ -153,6 +153,22 @@ async fn reason_that_changes_often_does_not_cause_writes() {
 }
 
 #[tokio::test]
+async fn candidate_that_stepped_down_is_not_ready_until_it_campaigns_again() {
+    let server = TestServer::start().await.unwrap();
+    let client = client(&server);
+    let a = quick(client.clone(), "web", "a").announce(Announcement::default());
+    let mut a = a.build().unwrap().start();
+    let handle = a.handle();
+    let membership = handle.membership().unwrap();
+    let term = lead(&mut a).await;
+    known(membership, &[("a", true)]).await;
+    handle.step_down(Duration::from_secs(5));
+    drop(term);
+    known(membership, &[("a", false)]).await;
+    known(membership, &[("a", true)]).await;
+}
+
+#[tokio::test]
 async fn failed_lists_do_not_stop_renewals() {
     let server = TestServer::start().await.unwrap();
     let client = client(&server);

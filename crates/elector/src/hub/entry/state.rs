@@ -131,6 +131,9 @@ impl Entry {
         let identity = &self.election.config().identity;
         let holder = self.election.record().map(|record| record.holder.as_str());
         lock(&self.shared.vitals).held = holder == Some(identity.as_str());
+        if let Some(membership) = self.shared.membership.get() {
+            membership.sit_out(self.election.sits_out_until());
+        }
         let ended = self.term.as_ref().is_none_or(|dog| dog.cell.has_ended());
         self.shared.status.publish(
             match (self.election.guard(), self.election.token(), holder) {
