@@ -154,7 +154,8 @@ impl Mailbox {
         }
     }
 
-    fn poll(&self, waker: &Waker) -> Poll<Option<Event>> {
+    /// Returns the next event, or `None` after the last one.
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<Event>> {
         let mut mail = lock(&self.0);
         if mail.held && matches!(mail.queue.front(), Some(Event::Finished)) {
             mail.waker = Some(waker.clone());

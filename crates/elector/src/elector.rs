@@ -90,7 +90,6 @@ impl Elector {
     /// Panics outside a tokio runtime.
     pub fn start(mut self) -> Candidate {
         if let Some(keeper) = self.settings.keeper.take() {
-            self.shared.mailbox.hold();
             tokio::spawn(keeper.run());
         }
         let hub = match self.place.0 {

@@ -121,10 +121,17 @@ impl Keeper {
         self
     }
 
-    /// Keeps the member until the candidate leaves, and then deletes it.
-    pub(crate) async fn run(mut self) {
-        // The last event of the candidate waits for the deletion, also if this task panics or is dropped.
-        let _held = Held(self.shared.clone());
+    /// Returns a future that keeps the member until the candidate leaves, and then deletes it. The last event of the
+    /// candidate waits for the future, which may also panic or be dropped, even before it was polled.
+    pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
+        let held = Held::new(self.shared.clone());
+        async move {
+            let _held = held;
+            self.serve().await;
+        }
+    }
+
+    async fn serve(mut self) {
         let mut leaving = self.membership.inner.leaving.subscribe();
         tokio::select! {
             biased;
@@ -374,6 +381,13 @@ impl Keeper {
 /// Holds back the last event of a candidate until it is dropped.
 struct Held(Arc<Shared>);
 
+impl Held {
+    fn new(shared: Arc<Shared>) -> Self {
+        shared.mailbox.hold();
+        Self(shared)
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         self.0.mailbox.release();
@@ -382,11 +396,13 @@ impl Drop for Held {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use kube::Client;
     use kube::client::Body;
     use tenure_core::ResourceVersion;
 
     use super::*;
+    use crate::candidate::Event;
     use crate::clock::SystemClock;
 
     fn keeper() -> Keeper {
@@ -412,6 +428,20 @@ mod tests {
             "web",
             Announcement::default(),
         )
+    }
+
+    #[tokio::test]
+    async fn last_event_waits_for_the_keeper_until_it_is_dropped() {
+        let keeper = keeper();
+        let shared = keeper.shared.clone();
+        let next = || {
+            std::future::poll_fn(|context| shared.mailbox.poll(context.waker())).now_or_never()
+        };
+        let never_polled = keeper.run();
+        shared.mailbox.deliver(Event::Finished);
+        assert!(next().is_none());
+        drop(never_polled);
+        assert!(matches!(next(), Some(Some(Event::Finished))));
     }
 
     /// Returns the seconds until each of some retries, without their random part.
