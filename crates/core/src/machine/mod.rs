@@ -401,6 +401,7 @@ impl Election {
 
     /// Ends the state of the current term: campaigns again, or finishes.
     fn leave_term(&mut self, now: Now, out: &mut Vec<Command>) {
+        self.wait_for_successor();
         if self.shutdown || !self.config.rejoin {
             self.finish(out);
         } else {

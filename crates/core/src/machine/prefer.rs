@@ -145,6 +145,29 @@ impl Election {
         })
     }
 
+    /// Lets the better candidate acquire the lock after a term that was ended for it, but not released, because the work
+    /// did not end in time or the release failed. The lock still names this candidate, which could otherwise acquire it
+    /// immediately, and would end its work for the same candidate again.
+    pub(super) fn wait_for_successor(&mut self) {
+        let term = match &self.state {
+            State::Stopping(stopping) => &stopping.term,
+            State::Releasing(term) => term,
+            State::Idle | State::Following | State::Leading(_) | State::Finished => return,
+        };
+        let held = matches!(&self.known, Known::Present(seen)
+            if !seen.observation.record.is_free() && self.wrote(&seen.observation));
+        if term.successor.is_none() || !held {
+            return;
+        }
+        let timing = &self.config.timing;
+        // The interval of a candidate that polls is shorter than three retry periods.
+        let wait = timing.lease() + timing.lock_delay() + timing.retry_period() * 3;
+        let sent = self.attempts.iter().map(|attempt| attempt.sent.local);
+        if let Some(sent) = sent.max() {
+            self.sit_out_until = self.sit_out_until.max(sent + wait);
+        }
+    }
+
     /// Returns the delay of an attempt to acquire a free lock, given the random delay of an unranked candidate.
     pub(super) fn start_delay(&self, spread: Duration) -> Duration {
         let Some(better) = &self.better else {
