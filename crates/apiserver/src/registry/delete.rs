@@ -112,7 +112,7 @@ impl Registry {
                 }
                 self.check_fence(target, &options.write)?;
             }
-            let (change, ending) = match step {
+            let change = match step {
                 Step::Nothing => {
                     // An earlier request may have marked the namespace and ended before it could start the purge.
                     if is_namespace && !dry {
@@ -131,35 +131,32 @@ impl Registry {
                         .await?;
                     let Some(marked) = marked else { continue };
                     let expected = Expected::Revision(marked.revision);
-                    let (key, change) = (target.key(), Change::Delete);
                     // Another client may have removed the object in between. It is deleted in either case.
-                    let removed = self
-                        .write(target, key, expected, change, &options.write)
-                        .await?;
-                    Box::pin(self.release(target, &old)).await;
+                    let removed = Box::pin(self.remove(target, &old, expected, &options.write));
+                    let removed = removed.await?;
                     self.after_removal(target);
                     return Ok(Deleted::Gone(removed.unwrap_or(marked).json.clone()));
                 }
-                Step::Mark(new) => (Change::Put(new.into()), true),
-                Step::Remove => (Change::Delete, false),
+                Step::Remove => {
+                    let expected = Expected::Revision(current.revision);
+                    let removed = Box::pin(self.remove(target, &old, expected, &options.write));
+                    let Some(removed) = removed.await? else {
+                        continue;
+                    };
+                    self.after_removal(target);
+                    return Ok(Deleted::Gone(removed.json.clone()));
+                }
+                Step::Mark(new) => Change::Put(new.into()),
             };
             let expected = Expected::Revision(current.revision);
-            let done = self
+            let marked = self
                 .write(target, target.key(), expected, change, &options.write)
                 .await?;
-            match done {
-                Some(stored) if ending => {
-                    if is_namespace {
-                        self.purge_later(target.name);
-                    }
-                    return Ok(Deleted::Ending(stored.json.clone()));
+            if let Some(marked) = marked {
+                if is_namespace {
+                    self.purge_later(target.name);
                 }
-                Some(stored) => {
-                    Box::pin(self.release(target, &old)).await;
-                    self.after_removal(target);
-                    return Ok(Deleted::Gone(stored.json.clone()));
-                }
-                None => {}
+                return Ok(Deleted::Ending(marked.json.clone()));
             }
         }
         Err(Failure::modified(target.kind.resource(), target.name))

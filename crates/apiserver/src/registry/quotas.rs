@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, RwLock, RwLockReadGuard};
 
-use super::engine::{ATTEMPTS, Registry, Target, parsed, write_failure};
+use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, write_failure};
 use super::pods::{forbidden, name_of};
 use super::rules::limits::{Amounts, add, amounts};
 use super::rules::{at, quota};
@@ -45,6 +45,8 @@ pub(super) struct Quotas {
 pub(super) struct Charge<'a> {
     changes: Vec<Difference>,
     counting: Option<RwLockReadGuard<'a, ()>>,
+    /// Whether the changes are unknown, so that only a count after the write gives the usage.
+    is_incomplete: bool,
     /// The namespace to count if the request ends before the charge is settled.
     unsettled: Option<(Arc<Quotas>, String)>,
 }
@@ -88,6 +90,15 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
+    /// Returns the outcome of a write.
+    pub(super) fn of(written: &Result<Option<Arc<Object>>, Failure>) -> Self {
+        match written {
+            Ok(Some(_)) => Self::Applied,
+            Ok(None) => Self::Rejected,
+            Err(failure) => Self::of_failure(failure),
+        }
+    }
+
     /// Returns the outcome of a failed write.
     pub(super) fn of_failure(failure: &Failure) -> Self {
         if failure.code >= 500 {
@@ -150,6 +161,9 @@ impl Registry {
         mut charge: Charge<'_>,
         outcome: Outcome,
     ) {
+        if charge.is_incomplete {
+            return;
+        }
         let changes = charge.changes.iter();
         match outcome {
             Outcome::Applied => {
@@ -166,24 +180,47 @@ impl Registry {
         charge.unsettled = None;
     }
 
-    /// Releases the amounts of a removed object.
-    pub(super) async fn release(&self, target: &Target<'_>, old: &Value) {
+    /// Removes an object, and releases its amounts if this request removed it. Returns `Ok(None)` if another write came
+    /// first.
+    ///
+    /// The charge is taken before the write. A count after the write does not see the object, so a charge after that
+    /// count would release the amounts again.
+    pub(super) async fn remove(
+        &self,
+        target: &Target<'_>,
+        old: &Value,
+        expected: Expected,
+        options: &WriteOptions,
+    ) -> Result<Option<Arc<Object>>, Failure> {
+        let charge = Box::pin(self.charge_removal(target, old)).await;
+        let removed = self
+            .write(target, target.key(), expected, Change::Delete, options)
+            .await;
+        Box::pin(self.settle(target, charge, Outcome::of(&removed))).await;
+        removed
+    }
+
+    /// Determines the amounts that the removal of an object releases. If that fails, they are counted after the removal.
+    async fn charge_removal(&self, target: &Target<'_>, old: &Value) -> Charge<'_> {
         if !is_counted(target.kind) || self.quotas_of(target.namespace).is_empty() {
-            return;
+            return Charge::default();
         }
-        // All objects of a namespace that is being deleted go, and its quotas with them.
+        // All objects of a namespace that is being deleted are removed, and its quotas with them.
         let namespace = self.namespace(target.namespace);
         if namespace.is_none_or(|namespace| namespaces::is_ending(&namespace)) {
-            return;
+            return Charge::default();
         }
         let versions = Versions {
             old: Some(old),
             new: None,
         };
-        match self.charge(target, versions, false, false).await {
-            Ok(charge) => self.settle(target, charge, Outcome::Applied).await,
-            Err(_) => self.count_later(target.namespace),
-        }
+        let charged = self.charge(target, versions, false, false).await;
+        charged.unwrap_or_else(|_| Charge {
+            changes: Vec::new(),
+            counting: None,
+            is_incomplete: true,
+            unsettled: Some((Arc::clone(&self.quotas), target.namespace.to_owned())),
+        })
     }
 
     /// Counts the usage of all quotas in the background: now if it is unknown, and when a quota changes.
@@ -547,5 +584,85 @@ fn all_quotas(namespace: Option<&str>) -> Range {
         resource: super::storage_key("/resourcequotas"),
         namespace: namespace.map(str::to_owned),
         name: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{AllowAll, User};
+    use crate::registry::{DeleteOptions, Source};
+    use crate::store::MemoryStore;
+
+    fn target<'a>(plural: &str, name: &'a str) -> Target<'a> {
+        let kind = crate::registry::find("", plural).expect("the kind is in the table");
+        Target {
+            kind,
+            version: &kind.versions()[0],
+            namespace: "default",
+            name,
+        }
+    }
+
+    /// Returns a registry with two ConfigMaps and a quota for them. Nothing is counted in the background.
+    async fn limited() -> Arc<Registry> {
+        let registry = Registry::new(Arc::new(MemoryStore::new()), Arc::new(AllowAll));
+        let registry = Arc::new(registry);
+        registry.open_namespaces().await.expect("namespaces");
+        let (user, options) = (User::admin(), WriteOptions::default());
+        let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"configmaps": "5"}}});
+        let (a, b) = (
+            json!({"metadata": {"name": "a"}}),
+            json!({"metadata": {"name": "b"}}),
+        );
+        for (plural, object) in [
+            ("resourcequotas", quota),
+            ("configmaps", a),
+            ("configmaps", b),
+        ] {
+            let made = registry.create(&target(plural, ""), object, &user, &options);
+            made.await.expect("it is created");
+        }
+        assert_eq!(used(&registry), json!({"configmaps": "2"}));
+        registry
+    }
+
+    fn used(registry: &Registry) -> Value {
+        let quota = registry.get(&target("resourcequotas", "q"));
+        let quota = parsed(&quota.expect("the quota exists")).expect("it is an object");
+        quota["status"]["used"].clone()
+    }
+
+    #[tokio::test]
+    async fn removal_while_the_usage_is_unknown_is_released_once() {
+        let registry = limited().await;
+        let raise = |old: &Value| {
+            let mut new = old.clone();
+            new["spec"]["hard"]["configmaps"] = json!("9");
+            Ok(new)
+        };
+        let (user, options) = (User::admin(), WriteOptions::default());
+        let quota = target("resourcequotas", "q");
+        let raised = registry.update(&quota, None, Source::Patch(&raise), &user, &options);
+        raised.await.expect("the limit is raised");
+        let map = target("configmaps", "a");
+        let deleted = registry.delete(&map, &DeleteOptions::default()).await;
+        deleted.map(drop).expect("it is deleted");
+        assert_eq!(used(&registry), json!({"configmaps": "1"}));
+    }
+
+    #[tokio::test]
+    async fn object_that_another_request_removed_is_not_released_again() {
+        let registry = limited().await;
+        let map = target("configmaps", "a");
+        let stored = registry.get(&map).expect("it exists");
+        let old = parsed(&stored).expect("it is an object");
+        let (expected, options) = (Expected::Revision(stored.revision), WriteOptions::default());
+        for is_first in [true, false] {
+            let removed = registry.remove(&map, &old, expected, &options).await;
+            let removed = removed.expect("the store accepts writes");
+            assert_eq!(removed.is_some(), is_first);
+            assert_eq!(used(&registry), json!({"configmaps": "1"}));
+        }
     }
 }

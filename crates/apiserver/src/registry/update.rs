@@ -146,7 +146,21 @@ impl Registry {
             if options.dry_run {
                 return Ok((unparsed(&new), false));
             }
-            let charge = if target.kind.metered && !is_removable(target, &new) {
+            let expected = Expected::Revision(current.revision);
+            if is_removable(target, &new) {
+                // The response to removing the last finalizer contains the object as it would have been stored.
+                let last = unparsed(&new);
+                let removed = Box::pin(self.remove(target, &old, expected, options)).await?;
+                match removed {
+                    Some(_) => {
+                        self.after_removal(target);
+                        return Ok((last, false));
+                    }
+                    None if demanded => break,
+                    None => continue,
+                }
+            }
+            let charge = if target.kind.metered {
                 let versions = Versions {
                     old: Some(&old),
                     new: Some(&new),
@@ -157,40 +171,23 @@ impl Registry {
             } else {
                 None
             };
-            // The response to removing the last finalizer contains the object as it would have been stored.
-            let last = is_removable(target, &new).then(|| unparsed(&new));
             let new = Arc::new(new);
-            let change = if last.is_some() {
-                Change::Delete
-            } else {
-                Change::Put(Arc::clone(&new))
-            };
-            let expected = Expected::Revision(current.revision);
+            let change = Change::Put(Arc::clone(&new));
             let written = self
                 .write(target, target.key(), expected, change, options)
                 .await;
             if let Some(charge) = charge {
-                let outcome = match &written {
-                    Ok(Some(_)) => Outcome::Applied,
-                    Ok(None) => Outcome::Rejected,
-                    Err(failure) => Outcome::of_failure(failure),
-                };
-                Box::pin(self.settle(target, charge, outcome)).await;
+                Box::pin(self.settle(target, charge, Outcome::of(&written))).await;
             }
-            match (written?, last) {
-                (Some(_), Some(last)) => {
-                    Box::pin(self.release(target, &old)).await;
-                    self.after_removal(target);
-                    return Ok((last, false));
-                }
-                (Some(stored), None) => {
+            match written? {
+                Some(stored) => {
                     if let Some(new) = Arc::into_inner(new) {
                         self.remember(&stored, new);
                     }
                     return Ok((stored.json.clone(), false));
                 }
-                (None, _) if demanded => break,
-                (None, _) => {}
+                None if demanded => break,
+                None => {}
             }
         }
         Err(Failure::modified(target.kind.resource(), target.name))
