@@ -330,12 +330,13 @@ fn bounded(
         text,
     };
     if format == Format::BinarySi {
-        let cap = i128::from(i64::MAX) * 1_000_000_000;
-        if quantity.nanos().abs() > cap {
+        // The absolute value of the lowest number does not fit into `i128`.
+        let cap = u128::from(i64::MAX.unsigned_abs()) * 1_000_000_000;
+        if quantity.nanos().unsigned_abs() > cap {
             (quantity.mantissa, quantity.scale) = (i128::from(i64::MAX) * mantissa.signum(), 0);
             quantity.text = None;
         }
-        if quantity.nanos().abs() < 1_000_000_000 {
+        if quantity.nanos().unsigned_abs() < 1_000_000_000 {
             format = Format::DecimalSi;
         }
         quantity.format = format;
@@ -422,6 +423,9 @@ mod tests {
             ("1n", "1n"),
             ("0.1n", "1n"),
             ("100Ei", "9223372036854775807"),
+            ("-100Ei", "-9223372036854775807"),
+            ("999999999999Ei", "9223372036854775807"),
+            ("-999999999999Ei", "-9223372036854775807"),
             (" 1Gi ", "1Gi"),
         ] {
             assert_eq!(canonical(text).as_deref(), Ok(expected), "{text}");
