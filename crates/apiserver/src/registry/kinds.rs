@@ -206,6 +206,7 @@ static GENERAL: &[Kind] = &[
         warn: Some(rules::warnings::of_pod),
         prepare: rules::pod::prepare_pod,
         validate: rules::pod::validate_pod,
+        validate_new: rules::pod::validate_new_pod,
         preserve: pods::preserve_priority,
         validate_update: rules::pod::validate_pod_update,
         ..BASE

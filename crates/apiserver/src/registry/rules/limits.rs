@@ -338,10 +338,18 @@ pub(in crate::registry) fn claim_problems(range: &Value, claim: &Value) -> Vec<S
     problems
 }
 
-/// Returns the resources that a pod needs at the same time.
+/// Returns the resources that a pod needs at the same time. Its own amounts replace the sums of its containers.
+pub(in crate::registry) fn pod_sum(pod: &Value, member: &str) -> Amounts {
+    let mut total = container_sum(pod, member);
+    let own = amounts(pod, &format!("/spec/resources/{member}")).into_iter();
+    total.extend(own.filter(|(name, _)| name == "cpu" || name == "memory"));
+    total
+}
+
+/// Returns the resources that the containers of a pod need at the same time.
 ///
 /// Init containers run one after another before the others, except those that restart always: they keep running.
-pub(in crate::registry) fn pod_sum(pod: &Value, member: &str) -> Amounts {
+pub(in crate::registry) fn container_sum(pod: &Value, member: &str) -> Amounts {
     let pointer = format!("/resources/{member}");
     let mut total = Amounts::new();
     for container in items(pod, "/spec/containers") {
@@ -361,8 +369,6 @@ pub(in crate::registry) fn pod_sum(pod: &Value, member: &str) -> Amounts {
         }
     }
     raise(&mut total, &highest);
-    let own = amounts(pod, &format!("/spec/resources/{member}")).into_iter();
-    total.extend(own.filter(|(name, _)| name == "cpu" || name == "memory"));
     total
 }
 

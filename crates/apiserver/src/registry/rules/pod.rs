@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::super::Field;
-use super::{child, defaults, items, set_default, set_default_text, text};
+use super::{child, defaults, entries, items, limits, set_default, set_default_text, text};
 use crate::names;
 use crate::status::Cause;
 
@@ -51,6 +51,7 @@ pub(in crate::registry) fn default_intended(pod: &mut Value) {
             expose_ports(container);
         }
     }
+    request_own_limits(pod);
     if let Some(status) = child(pod, "status") {
         set_default_text(status, "phase", "Pending");
         let ip = status
@@ -142,6 +143,46 @@ pub(in crate::registry) fn validate_pod(pod: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
+/// Rejects negative amounts, and a pod that requests less than its containers: quotas would count too little.
+pub(in crate::registry) fn validate_new_pod(pod: &Value, causes: &mut Vec<Cause>) {
+    for list in ["initContainers", "containers"] {
+        let containers = items(pod, &format!("/spec/{list}"));
+        for (index, container) in containers.iter().enumerate() {
+            let resources = container.get("resources");
+            check_amounts(
+                resources,
+                &format!("spec.{list}[{index}].resources"),
+                causes,
+            );
+        }
+    }
+    let path = "spec.resources";
+    check_amounts(pod.pointer("/spec/resources"), path, causes);
+    let sum = limits::container_sum(pod, "requests");
+    for (name, own) in limits::amounts(pod, "/spec/resources/requests") {
+        if let Some(sum) = sum.get(&name).filter(|sum| **sum > own) {
+            let why =
+                format!("must be greater than or equal to aggregate container requests of {sum}");
+            let field = format!("{path}.requests[{name}]");
+            causes.push(Cause::invalid(field, &json!(own.to_string()), &why));
+        }
+    }
+}
+
+/// Rejects negative limits and requests.
+fn check_amounts(resources: Option<&Value>, path: &str, causes: &mut Vec<Cause>) {
+    let resources = resources.unwrap_or(&Value::Null);
+    for member in ["limits", "requests"] {
+        for (name, amount) in limits::amounts(resources, &format!("/{member}")) {
+            if amount.signum() < 0 {
+                let why = "must be greater than or equal to 0";
+                let field = format!("{path}.{member}[{name}]");
+                causes.push(Cause::invalid(field, &json!(amount.to_string()), why));
+            }
+        }
+    }
+}
+
 /// Rejects changes after creation, except of images, deadlines and additional tolerations. A binding sets the node
 /// without this check.
 pub(in crate::registry) fn validate_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
@@ -206,6 +247,30 @@ fn request_limits(container: &mut Map<String, Value>) {
         if let Some(requests) = resources.get_mut("requests").and_then(Value::as_object_mut) {
             for (name, limit) in limits {
                 requests.entry(name).or_insert(limit);
+            }
+        }
+    }
+}
+
+/// Adds requests to a pod with limits of its own: the sums of its containers, or its limits if they request nothing.
+fn request_own_limits(pod: &mut Value) {
+    let mut own = entries(pod, "/spec/resources/limits").peekable();
+    if own.peek().is_none() {
+        return;
+    }
+    let is_shared = |name: &str| matches!(name, "cpu" | "memory");
+    let own = own.filter(|(name, _)| is_shared(name) || name.starts_with("hugepages-"));
+    let own = own.map(|(name, limit)| (name.clone(), limit.clone()));
+    let sums = limits::container_sum(pod, "requests").into_iter();
+    let sums = sums.filter(|(name, _)| is_shared(name));
+    let sums = sums.map(|(name, sum)| (name, json!(sum.to_string())));
+    let wanted: Vec<(String, Value)> = sums.chain(own).collect();
+    let resources = child(pod, "spec").and_then(|spec| spec.get_mut("resources")?.as_object_mut());
+    if let Some(resources) = resources.filter(|_| !wanted.is_empty()) {
+        set_default(resources, "requests", json!({}));
+        if let Some(requests) = resources.get_mut("requests").and_then(Value::as_object_mut) {
+            for (name, amount) in wanted {
+                requests.entry(name).or_insert(amount);
             }
         }
     }
@@ -294,6 +359,42 @@ mod tests {
         let mut pod = json!({"spec": {"containers": [{"name": "c", "image": "i:1"}]}});
         default_pod(&mut pod);
         pod
+    }
+
+    #[test]
+    fn pod_with_limits_requests_the_sum_of_its_containers_or_these_limits() {
+        let container = json!({"name": "c", "resources": {"requests": {"cpu": "100m"}}});
+        let mut pod = json!({"spec": {"containers": [container, container],
+            "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}});
+        default_pod(&mut pod);
+        let requests = json!({"cpu": "200m", "memory": "1Gi"});
+        assert_eq!(pod["spec"]["resources"]["requests"], requests);
+    }
+
+    #[test]
+    fn amounts_of_a_pod_are_not_negative_and_cover_its_containers() {
+        let fields = |own: Value, container: Value| -> Vec<String> {
+            let pod = json!({"spec": {"resources": own, "containers": [{"resources": container}]}});
+            let mut causes = Vec::new();
+            validate_new_pod(&pod, &mut causes);
+            causes.into_iter().map(|cause| cause.field).collect()
+        };
+        let cpu = |amount: &str| json!({"requests": {"cpu": amount}});
+        assert_eq!(fields(json!(null), cpu("0")), [""; 0]);
+        assert_eq!(fields(cpu("1"), cpu("1000m")), [""; 0]);
+        let container = "spec.containers[0].resources";
+        assert_eq!(
+            fields(json!({}), cpu("-1")),
+            [format!("{container}.requests[cpu]")]
+        );
+        assert_eq!(
+            fields(json!(null), json!({"limits": {"a.example/b": "-1m"}})),
+            [format!("{container}.limits[a.example/b]")]
+        );
+        assert_eq!(
+            fields(cpu("500m"), cpu("1")),
+            ["spec.resources.requests[cpu]"]
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::limits::{Amounts, STANDARD, add, amounts, pod_sum};
-use super::{at, items, text};
+use super::{at, entries, items, text};
 use crate::names;
 use crate::quantity::Quantity;
 use crate::status::{Cause, qualified};
@@ -335,10 +335,12 @@ fn claim_usage(claim: &Value) -> Amounts {
     used
 }
 
-/// Returns the amounts that a quota requires and the containers of a new pod omit.
+/// Returns the amounts that a quota requires and the containers of a new pod omit. A pod with amounts of its own needs
+/// none in its containers.
 pub(in crate::registry) fn missing(hard: &Amounts, pod: &Value) -> Option<String> {
-    let own = at(pod, "/spec/resources");
-    if own.is_some_and(|own| !own.is_null()) {
+    let own = ["/spec/resources/requests", "/spec/resources/limits"];
+    let mut own = own.into_iter().flat_map(|amounts| entries(pod, amounts));
+    if own.any(|(name, _)| matches!(&**name, "cpu" | "memory") || name.starts_with("hugepages-")) {
         return None;
     }
     let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -449,6 +451,24 @@ mod tests {
         assert_eq!(why.as_deref(), Some("must specify requests.memory for: c"));
         let hard = amounts(&json!({"h": {"cpu": "1"}}), "/h");
         assert_eq!(missing(&hard, &pod("1", &json!({}))), None);
+    }
+
+    #[test]
+    fn empty_resources_of_a_pod_do_not_replace_those_of_its_containers() {
+        let hard = amounts(&json!({"h": {"requests.cpu": "1"}}), "/h");
+        let missing = |own: Value| {
+            let pod = json!({"spec": {"resources": own, "containers": [{"name": "c"}]}});
+            missing(&hard, &pod)
+        };
+        for own in [
+            json!(null),
+            json!({}),
+            json!({"limits": {"a.example/b": "1"}}),
+        ] {
+            let why = missing(own);
+            assert_eq!(why.as_deref(), Some("must specify requests.cpu for: c"));
+        }
+        assert_eq!(missing(json!({"limits": {"cpu": "1"}})), None);
     }
 
     #[test]
