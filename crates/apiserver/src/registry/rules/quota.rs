@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::limits::{Amounts, STANDARD, add, amounts, pod_sum};
-use super::{at, entries, items, text};
+use super::{at, entries, items, text, volume};
 use crate::names;
 use crate::quantity::Quantity;
 use crate::status::{Cause, qualified};
@@ -261,14 +261,16 @@ pub(in crate::registry) fn usage((group, plural): (&str, &str), object: &Value) 
         "services" => {
             let count =
                 |number: usize| Quantity::from_bytes(i64::try_from(number).unwrap_or(i64::MAX));
-            let ports = items(object, "/spec/ports").len();
+            let ports = items(object, "/spec/ports");
+            let chosen = |port: &&Value| port.get("nodePort").and_then(Value::as_i64) > Some(0);
             let kind = text(object, "/spec/type");
             let allocates =
                 object.pointer("/spec/allocateLoadBalancerNodePorts") != Some(&json!(false));
             let balancers = usize::from(kind == "LoadBalancer");
             let ports = match kind {
-                "NodePort" => ports,
-                "LoadBalancer" if allocates => ports,
+                "NodePort" => ports.len(),
+                "LoadBalancer" if allocates => ports.len(),
+                "LoadBalancer" => ports.iter().filter(chosen).count(),
                 _ => 0,
             };
             used.insert("services.loadbalancers".into(), count(balancers));
@@ -318,7 +320,7 @@ fn name_usage(requests: &Amounts, limits: &Amounts, used: &mut Amounts) {
 fn claim_usage(claim: &Value) -> Amounts {
     let mut used = Amounts::new();
     let requests = amounts(claim, "/spec/resources/requests");
-    let class = text(claim, "/spec/storageClassName");
+    let class = volume::class_of(claim);
     let class = (!class.is_empty()).then(|| format!("{class}.storageclass.storage.k8s.io"));
     if let Some(class) = &class {
         used.insert(
@@ -414,13 +416,21 @@ mod tests {
             shown(&usage(("", "services"), &service)),
             "count/services=1,services=1,services.loadbalancers=0,services.nodeports=2"
         );
-        let claim = json!({"spec": {"storageClassName": "fast",
+        let service = json!({"spec": {"type": "LoadBalancer",
+            "allocateLoadBalancerNodePorts": false, "ports": [{"nodePort": 30000}, {}]}});
+        let used = usage(("", "services"), &service);
+        assert_eq!(used["services.nodeports"].to_string(), "1");
+        let mut claim = json!({"spec": {"storageClassName": "fast",
             "resources": {"requests": {"storage": "1Gi"}}}});
-        let used = usage(("", "persistentvolumeclaims"), &claim);
-        assert_eq!(
-            used["fast.storageclass.storage.k8s.io/requests.storage"].to_string(),
-            "1Gi"
-        );
+        let used = |class: &str, claim: &Value| {
+            let used = usage(("", "persistentvolumeclaims"), claim);
+            let name = format!("{class}.storageclass.storage.k8s.io/requests.storage");
+            used.get(&name).map(ToString::to_string)
+        };
+        assert_eq!(used("fast", &claim).as_deref(), Some("1Gi"));
+        claim["metadata"] = json!({"annotations": {volume::BETA_CLASS: "old"}});
+        assert_eq!(used("old", &claim).as_deref(), Some("1Gi"));
+        assert_eq!(used("fast", &claim), None);
     }
 
     #[test]

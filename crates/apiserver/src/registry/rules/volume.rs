@@ -25,6 +25,16 @@ pub(in crate::registry) fn has_beta_class(claim: &Value) -> bool {
     entries(claim, "/metadata/annotations").any(|(key, _)| key == BETA_CLASS)
 }
 
+/// Returns the class of a claim. The deprecated annotation takes precedence over the field.
+pub(in crate::registry) fn class_of(claim: &Value) -> &str {
+    let mut annotations = entries(claim, "/metadata/annotations");
+    let annotated = annotations.find(|(key, _)| *key == BETA_CLASS);
+    match annotated {
+        Some((_, class)) => class.as_str().unwrap_or_default(),
+        None => text(claim, "/spec/storageClassName"),
+    }
+}
+
 /// The volume sources, in the order of the checks. A spec contains exactly one of them.
 const SOURCES: &[&str] = &[
     "hostPath",
