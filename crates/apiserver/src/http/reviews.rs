@@ -241,7 +241,7 @@ impl Call<'_> {
         Ok(success(StatusCode::CREATED))
     }
 
-    /// `POST pods/NAME/eviction`: deletes a pod. This server does not enforce disruption budgets.
+    /// `POST pods/NAME/eviction`: deletes a pod if its disruption budget allows it.
     pub(super) async fn evict<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
     where
         B: hyper::body::Body,

@@ -394,7 +394,6 @@ impl Registry {
     }
 }
 
-/// Treats an absent object, or a successor of the same name, as success.
 /// Rejects the deletion of permanent namespaces.
 pub(super) fn check_deletion(target: &Target<'_>) -> Result<(), Failure> {
     if !PERMANENT.contains(&target.name) {
@@ -404,6 +403,7 @@ pub(super) fn check_deletion(target: &Target<'_>) -> Result<(), Failure> {
     Err(super::pods::forbidden(target, target.name, why))
 }
 
+/// Treats an absent object, or a successor of the same name, as success.
 fn ignore_absent<T>(done: Result<T, Failure>) -> Result<(), Failure> {
     match done {
         Err(failure) if !matches!(failure.code, 404 | 409) => Err(failure),
