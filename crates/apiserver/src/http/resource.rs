@@ -129,13 +129,28 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the size of the addressed object, or 0 if there is none. The duration of the request depends on it.
+    /// Returns the size of the stored objects that the request parses. Its duration depends on it. These are the addressed
+    /// object, and the limit ranges and quotas that a write has to respect.
     pub(super) fn stored_bytes(&self) -> usize {
-        if self.tenant.is_none() || self.target.name.is_empty() {
+        if self.tenant.is_none() {
             return 0;
         }
-        let stored = self.api.registry.store.get(&self.target.key());
-        stored.map_or(0, |stored| stored.json.len())
+        let registry = &self.api.registry;
+        let stored = match self.target.name.is_empty() {
+            true => None,
+            false => registry.store.get(&self.target.key()),
+        };
+        let is_bounded = match self.verb {
+            Verb::Create | Verb::Delete | Verb::DeleteCollection => true,
+            // Other updates of an object change no usage. Renewals of a Lease are among them.
+            Verb::Update | Verb::Patch => self.target.kind.metered || stored.is_none(),
+            _ => false,
+        };
+        let bounds = match is_bounded && self.target.kind.namespaced {
+            true => registry.bound_bytes(self.target.namespace),
+            false => 0,
+        };
+        bounds + stored.map_or(0, |stored| stored.json.len())
     }
 
     /// Rejects a fence on a Lease that the user may not read, because the response would reveal its state.

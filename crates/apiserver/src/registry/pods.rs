@@ -123,6 +123,24 @@ pub(super) fn check_priority_class_deletion(target: &Target<'_>) -> Result<(), F
 }
 
 impl Registry {
+    /// Returns the size of the limit ranges and quotas of a namespace.
+    pub(crate) fn bound_bytes(&self, namespace: &str) -> usize {
+        let bytes = |plural: &str| -> usize {
+            let Some(kind) = super::find("", plural) else {
+                return 0;
+            };
+            let range = Range {
+                resource: kind.storage_key(),
+                namespace: Some(namespace.to_owned()),
+                name: None,
+            };
+            let listing = self.store.list(&range, None);
+            let objects = listing.map(|listing| listing.objects).unwrap_or_default();
+            objects.iter().map(|object| object.json.len()).sum()
+        };
+        bytes("limitranges") + bytes("resourcequotas")
+    }
+
     /// Creates the priority classes that every cluster has.
     pub(super) async fn open_priority_classes(&self) -> Result<(), WriteError> {
         let Some(kind) = super::find(PRIORITY, "priorityclasses") else {
