@@ -1,6 +1,6 @@
 //! Services. Cluster addresses are assigned at random; this server does not route them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -257,18 +257,19 @@ fn preserve_node_ports(old: &Value, new: &mut Value) {
     }
     let (before, after) = (all(old), all(new));
     let keeps = has_ports(new);
+    let sent: HashSet<u64> = after.iter().copied().collect();
     let mut used: HashSet<u64> = before
         .iter()
         .copied()
-        .filter(|port| after.contains(port))
+        .filter(|port| sent.contains(port))
         .collect();
+    let mut known: HashMap<&str, u64> = HashMap::new();
+    for port in items(old, "/spec/ports") {
+        known.entry(text(port, "/name")).or_insert(node_port(port));
+    }
     let ports = new.pointer_mut("/spec/ports").and_then(Value::as_array_mut);
     for port in ports.into_iter().flatten() {
-        let named = |other: &&Value| text(other, "/name") == text(port, "/name");
-        let was = items(old, "/spec/ports")
-            .iter()
-            .find(named)
-            .map_or(0, node_port);
+        let was = known.get(text(port, "/name")).copied().unwrap_or(0);
         let Some(port) = port.as_object_mut() else {
             continue;
         };
