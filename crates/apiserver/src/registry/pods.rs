@@ -8,6 +8,7 @@ use super::accounts;
 use super::engine::{Registry, Target, WriteOptions, parsed};
 use super::rules::{at, entries, items, limits, pod, scheduling, text};
 use crate::auth::User;
+use crate::limits::MAX_STORED_BYTES;
 use crate::status::Failure;
 use crate::store::{Given, Key, Object, Range, WriteError};
 
@@ -33,8 +34,12 @@ pub(super) fn admit(
         Some(target.namespace),
         &mut used,
     );
+    let mut room = MAX_STORED_BYTES;
     for range in &ranges {
-        limits::apply_defaults(range, pod);
+        if !limits::apply_defaults(range, pod, &mut room) {
+            let why = "the pod is too large with the defaults of the limit ranges in its namespace";
+            return Err(Failure::generic(413, "RequestEntityTooLarge", why));
+        }
     }
     set_priority(registry, target, pod, &mut used)?;
     set_runtime(registry, target, pod, &mut used)?;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{entries, items, text};
 use crate::names;
 use crate::quantity::Quantity;
-use crate::status::Cause;
+use crate::status::{Cause, MOST_FOUND};
 
 /// Annotation in which the real server records the defaults that it set.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
@@ -232,7 +232,15 @@ fn check_resource(name: &str, is_container: bool, field: &str, causes: &mut Vec<
 }
 
 /// Sets the missing resources of the containers of a new pod.
-pub(in crate::registry) fn apply_defaults(range: &Value, pod: &mut Value) {
+///
+/// Stops and returns false if the defaults exceed `room` bytes. Otherwise many short containers could grow by many
+/// defaults each.
+#[must_use]
+pub(in crate::registry) fn apply_defaults(
+    range: &Value,
+    pod: &mut Value,
+    room: &mut usize,
+) -> bool {
     let mut defaults = [Map::new(), Map::new()];
     for limit in items(range, "/spec/limits") {
         if text(limit, "/type") == "Container" {
@@ -255,7 +263,9 @@ pub(in crate::registry) fn apply_defaults(range: &Value, pod: &mut Value) {
                 (&defaults[0], "requests", "request"),
                 (&defaults[1], "limits", "limit"),
             ] {
-                let set = set_missing(container, member, map);
+                let Some(set) = set_missing(container, member, map, room) else {
+                    return false;
+                };
                 if !set.is_empty() {
                     notes.push(format!("{} {singular} for {called} {name}", set.join(", ")));
                 }
@@ -270,15 +280,24 @@ pub(in crate::registry) fn apply_defaults(range: &Value, pod: &mut Value) {
             .or_insert_with(|| json!({}));
         annotations[ANNOTATION] = json!(format!("LimitRanger plugin set: {}", notes.join("; ")));
     }
+    true
 }
 
-/// Sets the missing amounts, and returns their names.
-fn set_missing(container: &mut Value, member: &str, defaults: &Map<String, Value>) -> Vec<String> {
+/// Sets the missing amounts, and returns their names. Returns `None` if they exceed `room` bytes.
+fn set_missing(
+    container: &mut Value,
+    member: &str,
+    defaults: &Map<String, Value>,
+    room: &mut usize,
+) -> Option<Vec<String>> {
     let present = container
         .get("resources")
         .and_then(|resources| resources.get(member));
     let has = |name: &String| present.is_some_and(|present| present.get(name).is_some());
     let missing: Vec<String> = defaults.keys().filter(|name| !has(name)).cloned().collect();
+    // Each name has two quotes and a colon.
+    let bytes: usize = missing.iter().map(|name| name.len() + 3).sum();
+    *room = room.checked_sub(bytes)?;
     if !missing.is_empty()
         && let Some(resources) = super::child(container, "resources")
     {
@@ -287,10 +306,11 @@ fn set_missing(container: &mut Value, member: &str, defaults: &Map<String, Value
             amounts[name.as_str()] = defaults[name].clone();
         }
     }
-    missing
+    Some(missing)
 }
 
-/// Returns the bounds that a pod violates.
+/// Returns the bounds that a pod violates. The check ends after many violations, because each container can violate every
+/// bound.
 pub(in crate::registry) fn pod_problems(range: &Value, pod: &Value) -> Vec<String> {
     let mut problems = Vec::new();
     for limit in items(range, "/spec/limits") {
@@ -298,6 +318,9 @@ pub(in crate::registry) fn pod_problems(range: &Value, pod: &Value) -> Vec<Strin
             "Container" => {
                 for list in ["/spec/containers", "/spec/initContainers"] {
                     for container in items(pod, list) {
+                        if problems.len() > MOST_FOUND {
+                            return problems;
+                        }
                         let requests = amounts(container, "/resources/requests");
                         let limits = amounts(container, "/resources/limits");
                         check_bounds(limit, &requests, &limits, &mut problems);
@@ -501,6 +524,25 @@ mod tests {
         let pod = json!({"spec": {"containers": [container("1"), container("500m")],
             "initContainers": [container("2"), container("1")]}});
         assert_eq!(pod_sum(&pod, "requests")["cpu"].to_string(), "2");
+    }
+
+    #[test]
+    fn defaults_and_violations_of_many_containers_are_bounded() {
+        let all = |count: usize| -> Value {
+            let names = (0..count).map(|number| (format!("a.example/r{number}"), json!("1")));
+            Value::Object(names.collect())
+        };
+        let containers: Value = (0..50).map(|_| json!({"name": "c"})).collect();
+        let mut pod = json!({"metadata": {}, "spec": {"containers": containers}});
+        let limit = |map: &str| json!({"spec": {"limits": [{"type": "Container", map: all(100)}]}});
+        let problems = pod_problems(&limit("max"), &pod);
+        assert!(problems.len() <= MOST_FOUND + 100, "{}", problems.len());
+        let mut room = 10_000;
+        assert!(!apply_defaults(&limit("default"), &mut pod, &mut room));
+        let mut room = 1_000_000;
+        assert!(apply_defaults(&limit("default"), &mut pod, &mut room));
+        let set = &pod["spec"]["containers"][49]["resources"]["limits"];
+        assert_eq!(*set, all(100));
     }
 
     #[test]
