@@ -365,8 +365,13 @@ pub(in crate::registry) fn claim_problems(range: &Value, claim: &Value) -> Vec<S
 pub(in crate::registry) fn pod_sum(pod: &Value, member: &str) -> Amounts {
     let mut total = container_sum(pod, member);
     let own = amounts(pod, &format!("/spec/resources/{member}")).into_iter();
-    total.extend(own.filter(|(name, _)| name == "cpu" || name == "memory"));
+    total.extend(own.filter(|(name, _)| is_of_pod(name)));
     total
+}
+
+/// Whether a pod can have an amount of its own.
+pub(in crate::registry) fn is_of_pod(name: &str) -> bool {
+    matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
 
 /// Returns the resources that the containers of a pod need at the same time.

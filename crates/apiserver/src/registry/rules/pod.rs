@@ -259,7 +259,7 @@ fn request_own_limits(pod: &mut Value) {
         return;
     }
     let is_shared = |name: &str| matches!(name, "cpu" | "memory");
-    let own = own.filter(|(name, _)| is_shared(name) || name.starts_with("hugepages-"));
+    let own = own.filter(|(name, _)| limits::is_of_pod(name));
     let own = own.map(|(name, limit)| (name.clone(), limit.clone()));
     let sums = limits::container_sum(pod, "requests").into_iter();
     let sums = sums.filter(|(name, _)| is_shared(name));

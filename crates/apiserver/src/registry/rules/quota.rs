@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::limits::{Amounts, STANDARD, add, amounts, pod_sum};
+use super::limits::{Amounts, STANDARD, add, amounts, is_of_pod, pod_sum};
 use super::{at, entries, items, text, volume};
 use crate::names;
 use crate::quantity::Quantity;
@@ -328,7 +328,10 @@ fn claim_usage(claim: &Value) -> Amounts {
             Quantity::from_bytes(1),
         );
     }
-    if let Some(storage) = requests.get("storage") {
+    if let Some(requested) = requests.get("storage") {
+        // A failed expansion can leave more allocated than the claim requests now.
+        let allocated = amounts(claim, "/status/allocatedResources");
+        let storage = allocated.get("storage").unwrap_or(requested).max(requested);
         used.insert("requests.storage".into(), storage.clone());
         if let Some(class) = &class {
             used.insert(format!("{class}/requests.storage"), storage.clone());
@@ -342,7 +345,7 @@ fn claim_usage(claim: &Value) -> Amounts {
 pub(in crate::registry) fn missing(hard: &Amounts, pod: &Value) -> Option<String> {
     let own = ["/spec/resources/requests", "/spec/resources/limits"];
     let mut own = own.into_iter().flat_map(|amounts| entries(pod, amounts));
-    if own.any(|(name, _)| matches!(&**name, "cpu" | "memory") || name.starts_with("hugepages-")) {
+    if own.any(|(name, _)| is_of_pod(name)) {
         return None;
     }
     let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -428,6 +431,9 @@ mod tests {
             used.get(&name).map(ToString::to_string)
         };
         assert_eq!(used("fast", &claim).as_deref(), Some("1Gi"));
+        claim["status"] = json!({"allocatedResources": {"storage": "2Gi"}});
+        assert_eq!(used("fast", &claim).as_deref(), Some("2Gi"));
+        claim["status"] = json!({"allocatedResources": {"storage": "1"}});
         claim["metadata"] = json!({"annotations": {volume::BETA_CLASS: "old"}});
         assert_eq!(used("old", &claim).as_deref(), Some("1Gi"));
         assert_eq!(used("fast", &claim), None);
