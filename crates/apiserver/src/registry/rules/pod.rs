@@ -130,17 +130,6 @@ pub(in crate::registry) fn validate_pod(pod: &Value, causes: &mut Vec<Cause>) {
             &known,
         ));
     }
-    if let Some(grace) = pod
-        .pointer("/spec/terminationGracePeriodSeconds")
-        .filter(|g| g.as_i64() < Some(0))
-    {
-        let why = "must be greater than or equal to 0";
-        causes.push(Cause::invalid(
-            "spec.terminationGracePeriodSeconds",
-            grace,
-            why,
-        ));
-    }
 }
 
 /// Rejects negative amounts, and a pod that requests less than its containers: quotas would count too little.
@@ -395,6 +384,19 @@ mod tests {
             fields(cpu("500m"), cpu("1")),
             ["spec.resources.requests[cpu]"]
         );
+    }
+
+    #[test]
+    fn negative_grace_period_is_kept_and_means_one_second() {
+        let mut negative = pod();
+        negative["spec"]["terminationGracePeriodSeconds"] = json!(-5);
+        negative["spec"]["nodeName"] = json!("n");
+        default_pod(&mut negative);
+        assert_eq!(negative["spec"]["terminationGracePeriodSeconds"], -5);
+        let mut causes = Vec::new();
+        validate_pod(&negative, &mut causes);
+        assert_eq!(causes, []);
+        assert_eq!(grace_seconds(&negative, None), 1);
     }
 
     #[test]
