@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::{entries, immutable, items, set_default_text, text};
+use super::{entries, immutable, items, limits, set_default_text, text};
 use crate::names;
 use crate::status::Cause;
 
@@ -92,6 +92,14 @@ pub(in crate::registry) fn validate_runtime_class(class: &Value, causes: &mut Ve
     } else {
         let problems = names::dns1123_label(handler).into_iter();
         causes.extend(problems.map(|why| Cause::invalid("handler", &json!(handler), &why)));
+    }
+    for (name, amount) in limits::amounts(class, "/overhead/podFixed") {
+        if amount.signum() < 0 {
+            // The real server checks the overhead as limits, and names the field accordingly.
+            let field = format!("overhead.limits[{name}]");
+            let why = "must be greater than or equal to 0";
+            causes.push(Cause::invalid(field, &json!(amount.to_string()), why));
+        }
     }
     for (key, value) in entries(class, "/scheduling/nodeSelector") {
         let field = "scheduling.nodeSelector";
@@ -201,6 +209,16 @@ mod tests {
         assert_eq!(class("system-other", 1), ["metadata.name"]);
         assert_eq!(class("mine", HIGHEST), [""; 0]);
         assert_eq!(class("mine", HIGHEST + 1), ["value"]);
+    }
+
+    #[test]
+    fn overhead_of_a_runtime_class_is_not_negative() {
+        let class = |cpu: &str| {
+            let class = json!({"handler": "h", "overhead": {"podFixed": {"cpu": cpu}}});
+            fields(validate_runtime_class, &class)
+        };
+        assert_eq!(class("10m"), [""; 0]);
+        assert_eq!(class("-10m"), ["overhead.limits[cpu]"]);
     }
 
     #[test]
