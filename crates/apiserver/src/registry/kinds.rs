@@ -265,7 +265,7 @@ static GENERAL: &[Kind] = &[
             Field::new("spec.type", &["/spec/type"]),
         ],
         columns: columns::SERVICE,
-        names: NameRule::Rfc1035,
+        names: NameRule::Label,
         default: rules::service::default_service,
         assign: node_ports::assign,
         default_intended: Some(rules::service::default_meant),

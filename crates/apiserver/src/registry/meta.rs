@@ -117,7 +117,6 @@ pub(crate) fn validate(kind: &Kind, object: &Value, causes: &mut Vec<Cause>) {
     let check: names::Check = match kind.names {
         NameRule::Subdomain => names::dns1123_subdomain,
         NameRule::Label => names::dns1123_label,
-        NameRule::Rfc1035 => names::dns1035_label,
         NameRule::PathSegment => names::path_segment,
         NameRule::ConfigKey => names::config_map_key,
     };

@@ -177,8 +177,6 @@ pub(crate) enum NameRule {
     Subdomain,
     /// RFC 1123 label.
     Label,
-    /// RFC 1035 label.
-    Rfc1035,
     /// Any text that fits into one path segment.
     PathSegment,
     /// A key of a ConfigMap.

@@ -377,3 +377,10 @@ async fn services_get_node_ports_and_keep_them() {
         "{made}"
     );
 }
+
+#[tokio::test]
+async fn name_of_a_service_can_begin_with_a_digit() {
+    let server = Server::start().await;
+    let service = json!({"metadata": {"name": "1s"}, "spec": {"ports": [{"port": 80}]}});
+    create(&server, "/api/v1/namespaces/default/services", service).await;
+}
