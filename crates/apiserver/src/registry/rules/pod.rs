@@ -188,7 +188,15 @@ pub(in crate::registry) fn validate_pod_update(old: &Value, new: &Value, causes:
             return;
         }
     }
-    if frozen(old) != frozen(new) {
+    if !check_deadline(old, new, causes) {
+        return;
+    }
+    let (mut was, is) = (frozen(old), frozen(new));
+    let grace = "terminationGracePeriodSeconds";
+    if was[grace].as_i64().is_some_and(|grace| grace < 0) && is[grace] == 1 {
+        was[grace] = json!(1);
+    }
+    if was != is {
         let why = "pod updates may not change fields other than \
                    `spec.containers[*].image`,`spec.initContainers[*].image`,\
                    `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
@@ -196,6 +204,29 @@ pub(in crate::registry) fn validate_pod_update(old: &Value, new: &Value, causes:
                    it was previously negative)";
         causes.push(Cause::forbidden("spec", why));
     }
+}
+
+/// Rejects a removed or later deadline: a quota with a scope such as `NotTerminating` limits a pod when it is created.
+/// Returns false if the deadline is out of range, after which the real server checks nothing else.
+fn check_deadline(old: &Value, new: &Value, causes: &mut Vec<Cause>) -> bool {
+    let [was, is] = [old, new].map(|pod| pod.pointer("/spec/activeDeadlineSeconds"));
+    let (was, is) = (was.and_then(Value::as_i64), is.and_then(Value::as_i64));
+    let highest = i64::from(i32::MAX);
+    let is_in_range = is.is_none_or(|is| (0..=highest).contains(&is));
+    let why = match (was, is) {
+        _ if !is_in_range => format!("must be between 0 and {highest}, inclusive"),
+        (Some(was), Some(is)) if is > was => {
+            "must be less than or equal to previous value".to_owned()
+        }
+        (Some(_), None) => "must not update from a positive integer to nil value".to_owned(),
+        _ => return true,
+    };
+    causes.push(Cause::invalid(
+        "spec.activeDeadlineSeconds",
+        &json!(is),
+        &why,
+    ));
+    is_in_range
 }
 
 /// Returns the grace period of a pod: the requested one, otherwise that of its spec. Pods that are not assigned to a
@@ -327,7 +358,6 @@ fn frozen(pod: &Value) -> Value {
             "activeDeadlineSeconds",
             "ephemeralContainers",
             "schedulingGates",
-            "terminationGracePeriodSeconds",
             "tolerations",
         ];
         for key in loose {
@@ -432,14 +462,46 @@ mod tests {
         let mut causes = Vec::new();
         validate_pod_update(&old, &new, &mut causes);
         assert_eq!(causes, []);
-        for (field, value) in [("dnsPolicy", "Default"), ("nodeName", "n")] {
+        for (field, value) in [
+            ("dnsPolicy", json!("Default")),
+            ("nodeName", json!("n")),
+            ("terminationGracePeriodSeconds", json!(1)),
+        ] {
             let mut new = old.clone();
-            new["spec"][field] = json!(value);
+            new["spec"][field] = value;
             let mut causes = Vec::new();
             validate_pod_update(&old, &new, &mut causes);
             assert_eq!(causes.len(), 1, "{field}");
             assert_eq!(causes[0].field, "spec", "{field}");
         }
+    }
+
+    #[test]
+    fn deadline_of_a_pod_can_only_become_earlier() {
+        let with = |member: &str, value: Value| {
+            let mut pod = pod();
+            pod["spec"][member] = value;
+            pod
+        };
+        let fields = |old: &Value, new: &Value| -> Vec<String> {
+            let mut causes = Vec::new();
+            validate_pod_update(old, new, &mut causes);
+            causes.into_iter().map(|cause| cause.field).collect()
+        };
+        let deadline = |seconds: i64| with("activeDeadlineSeconds", json!(seconds));
+        for (old, new) in [(pod(), deadline(5)), (deadline(5), deadline(4))] {
+            assert_eq!(fields(&old, &new), [""; 0]);
+        }
+        for (old, new) in [
+            (deadline(5), deadline(6)),
+            (deadline(5), pod()),
+            (pod(), deadline(-1)),
+        ] {
+            assert_eq!(fields(&old, &new), ["spec.activeDeadlineSeconds"]);
+        }
+        let grace = |seconds: i64| with("terminationGracePeriodSeconds", json!(seconds));
+        assert_eq!(fields(&grace(-5), &grace(1)), [""; 0]);
+        assert_eq!(fields(&grace(-5), &grace(2)), ["spec"]);
     }
 
     #[test]
