@@ -9,7 +9,7 @@
 //! object that has a reservation and is not written yet. Servers that share a store do not wait for each other, so their
 //! counts never lower a known usage.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,9 @@ const RETRY: Duration = Duration::from_secs(1);
 /// State of the enforcement in this process.
 #[derive(Default)]
 pub(super) struct Quotas {
+    /// A lock per namespace, held while the usage of one of its quotas is changed. Otherwise each transaction of the
+    /// store would apply one of many concurrent changes, and the others would use up their attempts.
+    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Held for reading from a reservation until its object is written, and for writing during a count.
     counting: RwLock<()>,
     /// Namespaces whose usage must be counted.
@@ -349,6 +352,8 @@ impl Registry {
         let resource = target.kind.resource();
         let object = versions.new.or(versions.old).unwrap_or(&Value::Null);
         let refuse = |why: String| Err(forbidden(target, name_of(object), &why));
+        let turn = self.quotas.turn(&key.namespace);
+        let _turn = turn.lock().await;
         for _ in 0..ATTEMPTS {
             let Some(stored) = self.store.get(key) else {
                 return Ok(None);
@@ -438,6 +443,8 @@ impl Registry {
 
     /// Returns false if the usage could not be lowered.
     async fn lower(&self, key: &Key, by: &Amounts) -> bool {
+        let turn = self.quotas.turn(&key.namespace);
+        let _turn = turn.lock().await;
         for _ in 0..ATTEMPTS {
             let Some(stored) = self.store.get(key) else {
                 return true;
@@ -509,6 +516,17 @@ impl Registry {
 }
 
 impl Quotas {
+    /// Returns the lock of a namespace.
+    fn turn(&self, namespace: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turn) = turns.get(namespace) {
+            return Arc::clone(turn);
+        }
+        // Removes the locks that no request holds or awaits.
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(turns.entry(namespace.to_owned()).or_default())
+    }
+
     fn add(&self, namespace: &str) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.insert(namespace.to_owned());
