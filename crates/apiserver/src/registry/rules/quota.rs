@@ -434,7 +434,7 @@ mod tests {
         claim["status"] = json!({"allocatedResources": {"storage": "2Gi"}});
         assert_eq!(used("fast", &claim).as_deref(), Some("2Gi"));
         claim["status"] = json!({"allocatedResources": {"storage": "1"}});
-        claim["metadata"] = json!({"annotations": {volume::BETA_CLASS: "old"}});
+        claim["metadata"] = json!({"annotations": {(volume::BETA_CLASS): "old"}});
         assert_eq!(used("old", &claim).as_deref(), Some("1Gi"));
         assert_eq!(used("fast", &claim), None);
     }
