@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::sync::{Notify, RwLock, RwLockReadGuard};
+use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock};
 
 use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, write_failure};
 use super::pods::{forbidden, name_of};
@@ -33,28 +33,45 @@ const RETRY: Duration = Duration::from_secs(1);
 /// State of the enforcement in this process.
 #[derive(Default)]
 pub(super) struct Quotas {
-    /// A lock per namespace, held while the usage of one of its quotas is changed. Otherwise each transaction of the
-    /// store would apply one of many concurrent changes, and the others would use up their attempts.
-    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// Held while the usage of a quota is changed. Otherwise each transaction of the store would apply one of many
+    /// concurrent changes, and the others would use up their attempts.
+    turns: Locks<tokio::sync::Mutex<()>>,
     /// Held for reading from a reservation until its object is written, and for writing during a count.
-    counting: RwLock<()>,
+    counting: Locks<RwLock<()>>,
     /// Namespaces whose usage must be counted.
     waiting: Mutex<BTreeSet<String>>,
     wake: Notify,
 }
 
+/// A lock per namespace, so that a namespace does not wait for the work on another one.
+#[derive(Default)]
+struct Locks<T>(Mutex<HashMap<String, Arc<T>>>);
+
+impl<T: Default> Locks<T> {
+    /// Returns the lock of a namespace.
+    fn of(&self, namespace: &str) -> Arc<T> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = all.get(namespace) {
+            return Arc::clone(lock);
+        }
+        // Removes the locks that no task holds or awaits.
+        all.retain(|_, lock| Arc::strong_count(lock) > 1);
+        Arc::clone(all.entry(namespace.to_owned()).or_default())
+    }
+}
+
 /// The amounts by which a write changes the usage, per quota. [`Registry::settle`] completes it.
 #[derive(Default)]
-pub(super) struct Charge<'a> {
+pub(super) struct Charge {
     changes: Vec<Difference>,
-    counting: Option<RwLockReadGuard<'a, ()>>,
+    counting: Option<OwnedRwLockReadGuard<()>>,
     /// Whether the changes are unknown, so that only a count after the write gives the usage.
     is_incomplete: bool,
     /// The namespace to count if the request ends before the charge is settled.
     unsettled: Option<(Arc<Quotas>, String)>,
 }
 
-impl Drop for Charge<'_> {
+impl Drop for Charge {
     /// The request was cancelled. The store may still apply a queued write of it, so the count follows later.
     fn drop(&mut self) {
         if let Some((quotas, namespace)) = self.unsettled.take()
@@ -123,7 +140,7 @@ impl Registry {
         versions: Versions<'_>,
         enforced: bool,
         dry_run: bool,
-    ) -> Result<Charge<'_>, Failure> {
+    ) -> Result<Charge, Failure> {
         let mut charge = Charge::default();
         if !is_counted(target.kind) {
             return Ok(charge);
@@ -136,7 +153,8 @@ impl Registry {
         if !quotas.iter().all(known) {
             self.count(target.namespace).await?;
         }
-        charge.counting = Some(self.quotas.counting.read().await);
+        let counting = self.quotas.counting.of(target.namespace);
+        charge.counting = Some(counting.read_owned().await);
         if !dry_run {
             charge.unsettled = Some((Arc::clone(&self.quotas), target.namespace.to_owned()));
         }
@@ -158,12 +176,7 @@ impl Registry {
 
     /// Completes a charge: after a write it releases what the object no longer needs, after a rejection it releases the
     /// reservation. If the result of the write is unknown, the reservation stays until the next count.
-    pub(super) async fn settle(
-        &self,
-        target: &Target<'_>,
-        mut charge: Charge<'_>,
-        outcome: Outcome,
-    ) {
+    pub(super) async fn settle(&self, target: &Target<'_>, mut charge: Charge, outcome: Outcome) {
         if charge.is_incomplete {
             return;
         }
@@ -204,7 +217,7 @@ impl Registry {
     }
 
     /// Determines the amounts that the removal of an object releases. If that fails, they are counted after the removal.
-    async fn charge_removal(&self, target: &Target<'_>, old: &Value) -> Charge<'_> {
+    async fn charge_removal(&self, target: &Target<'_>, old: &Value) -> Charge {
         if !is_counted(target.kind) || self.quotas_of(target.namespace).is_empty() {
             return Charge::default();
         }
@@ -294,7 +307,8 @@ impl Registry {
 
     /// Counts the usage of the quotas of a namespace.
     async fn count(&self, namespace: &str) -> Result<(), Failure> {
-        let _alone = self.quotas.counting.write().await;
+        let counting = self.quotas.counting.of(namespace);
+        let _alone = counting.write().await;
         self.store.fresh().await?;
         for stored in self.quotas_of(namespace) {
             let quota = parsed(&stored)?;
@@ -352,7 +366,7 @@ impl Registry {
         let resource = target.kind.resource();
         let object = versions.new.or(versions.old).unwrap_or(&Value::Null);
         let refuse = |why: String| Err(forbidden(target, name_of(object), &why));
-        let turn = self.quotas.turn(&key.namespace);
+        let turn = self.quotas.turns.of(&key.namespace);
         let _turn = turn.lock().await;
         for _ in 0..ATTEMPTS {
             let Some(stored) = self.store.get(key) else {
@@ -443,7 +457,7 @@ impl Registry {
 
     /// Returns false if the usage could not be lowered.
     async fn lower(&self, key: &Key, by: &Amounts) -> bool {
-        let turn = self.quotas.turn(&key.namespace);
+        let turn = self.quotas.turns.of(&key.namespace);
         let _turn = turn.lock().await;
         for _ in 0..ATTEMPTS {
             let Some(stored) = self.store.get(key) else {
@@ -516,17 +530,6 @@ impl Registry {
 }
 
 impl Quotas {
-    /// Returns the lock of a namespace.
-    fn turn(&self, namespace: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(turn) = turns.get(namespace) {
-            return Arc::clone(turn);
-        }
-        // Removes the locks that no request holds or awaits.
-        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-        Arc::clone(turns.entry(namespace.to_owned()).or_default())
-    }
-
     fn add(&self, namespace: &str) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.insert(namespace.to_owned());
