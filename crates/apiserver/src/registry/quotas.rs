@@ -339,7 +339,8 @@ impl Registry {
                 .write(Write::new(stored.key.clone(), expected, change))
                 .await
             {
-                Ok(_) => {}
+                // The write of a cancelled request may have been queued before this one. The next count includes it.
+                Ok(_) => self.count_later(namespace),
                 // Another write came first, for example of a controller that counts too. Its event causes another count
                 // if the status is still unknown.
                 Err(WriteError::Conflict(_) | WriteError::Moved(_)) => {
