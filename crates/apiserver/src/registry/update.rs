@@ -143,7 +143,16 @@ impl Registry {
             if unchanged {
                 return Ok((current.json.clone(), false));
             }
+            // The amounts of a pod are limited when it is created.
+            let enforced = subresource.is_none() && !target.kind.graceful;
             if options.dry_run {
+                if target.kind.metered && !is_removable(target, &new) {
+                    let versions = Versions {
+                        old: Some(&old),
+                        new: Some(&new),
+                    };
+                    Box::pin(self.charge(target, versions, enforced, true)).await?;
+                }
                 return Ok((unparsed(&new), false));
             }
             let expected = Expected::Revision(current.revision);
@@ -165,8 +174,6 @@ impl Registry {
                     old: Some(&old),
                     new: Some(&new),
                 };
-                // The amounts of a pod are limited when it is created.
-                let enforced = subresource.is_none() && !target.kind.graceful;
                 Some(Box::pin(self.charge(target, versions, enforced, false)).await?)
             } else {
                 None

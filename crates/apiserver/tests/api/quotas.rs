@@ -183,6 +183,9 @@ async fn update_of_a_service_is_limited_too() {
     let path = format!("{SERVICES}/s");
     let changed = patch(&server, &path, json!({"spec": {"type": "LoadBalancer"}})).await;
     is(&changed, 403, "Forbidden");
+    let dry = format!("{path}?dryRun=All");
+    let changed = patch(&server, &dry, json!({"spec": {"type": "LoadBalancer"}})).await;
+    is(&changed, 403, "Forbidden");
     let raise = json!({"spec": {"hard": {"services.loadbalancers": "1"}}});
     patch(&server, &format!("{QUOTAS}/q"), raise).await;
     let changed = patch(&server, &path, json!({"spec": {"type": "LoadBalancer"}})).await;
