@@ -247,9 +247,9 @@ impl Builder {
         self
     }
 
-    /// Participates in a coordinated election (KEP-4355): publishes a LeaseCandidate, leads when the controller in the
-    /// API server assigns the Lease, and stops when the controller prefers another candidate. Only for Leases that this
-    /// builder opens.
+    /// Participates in a coordinated election (KEP-4355): publishes a LeaseCandidate. It leads when the controller in
+    /// the API server assigns the Lease, and stops when the controller prefers another candidate. Only for Leases that
+    /// this builder opens.
     pub fn coordinated(mut self, candidate: Coordinated) -> Self {
         self.coordinated = Some(candidate);
         self
@@ -290,10 +290,10 @@ impl Builder {
     /// Announces this candidate to others, and reads which others exist: [`Handle::membership`]. By default a candidate is
     /// not announced, and the election sends no additional requests.
     ///
-    /// The candidate keeps a second Lease, `ELECTION.member.HASH`, in the namespace of the lock. It renews it every 10 s,
-    /// or more often for lease durations below 15 s, and deletes it at the end. It also deletes those of dead candidates.
-    /// It needs the permissions to list, create, update and delete Leases in this namespace. If one is missing, a warning
-    /// is logged and the election works as without this.
+    /// The candidate keeps a second Lease, `ELECTION.member.HASH`, in the namespace of the lock. It renews it every
+    /// 10 s, or more often for lease durations below 15 s, and deletes it at the end. It also deletes those of dead
+    /// candidates. It needs the permissions to list, create, update and delete Leases in this namespace. If one is
+    /// missing, a warning is logged, and the election works as if this candidate were not announced.
     pub fn announce(mut self, about: Announcement) -> Self {
         self.announced = Some(about);
         self
@@ -303,9 +303,9 @@ impl Builder {
     /// not ranked.
     ///
     /// A candidate delays its attempt to acquire a free lock by a few milliseconds if a better candidate is ready. With
-    /// [`Failback::Auto`], a leader hands over to a better candidate that has been ready for
-    /// some time: its work ends, then it releases the lock and names that candidate, as in a step-down. The token grows,
-    /// and nobody takes the lock from a live leader.
+    /// [`Failback::Auto`], a leader hands over to a better candidate that has been ready for some time. As in a
+    /// step-down, its work ends, and then it releases the lock and names that candidate. The fencing token grows, and a
+    /// live leader never loses the lock to another candidate.
     ///
     /// ```no_run
     /// # fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -97,7 +97,7 @@ struct Mail {
     queue: VecDeque<Event>,
     waker: Option<Waker>,
     closed: bool,
-    /// Whether the last event waits for something else that ends with the candidacy.
+    /// Whether the last event is held back until the rest of the candidacy has ended, such as its membership.
     held: bool,
 }
 
@@ -117,7 +117,7 @@ impl Mailbox {
         }
     }
 
-    /// Closes the queue: the last event has been delivered, or there is no receiver.
+    /// Closes the queue after the last event was delivered, or the receiver was dropped.
     fn close(&self) {
         let mut mail = lock(&self.0);
         mail.closed = true;

@@ -207,7 +207,7 @@ impl Elector {
                 _ => StopReason::WorkEnded,
             };
             ended.log_panic(&term);
-            // Call it before the term is dropped, which releases the lock.
+            // Call it before the term is dropped, because the drop releases the lock.
             callbacks.stopped_leading(&why);
             reason = Some(why);
         }

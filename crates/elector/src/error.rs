@@ -57,31 +57,32 @@ pub enum Problem {
         "an election in a hub uses the hub's clock; pass the clock to `Hub::with_clock` instead"
     )]
     ClockOfHub,
-    /// A lock delay follows an expired lease, and candidates of these elections do not wait for one.
+    /// A lock delay was set in an election whose candidates never wait for a lease to expire.
     #[error(
         "a lock delay has no effect for leaders for life and in a coordinated election; remove it"
     )]
     LockDelayWithoutExpiry,
-    /// A proof replaces the wait for a lease, and candidates of these elections do not wait for one.
+    /// A source of evidence was set in an election whose candidates never wait for a lease to expire.
     #[error(
         "confirmed death has no effect for leaders for life and in a coordinated election; remove it"
     )]
     ConfirmDeathWithoutExpiry,
-    /// Ranks are announced.
+    /// A rank was set, but the candidate does not announce itself. Other candidates read the rank from the
+    /// announcement.
     #[error("only a candidate that announces itself can have a rank; add `announce`")]
     RankWithoutAnnouncement,
-    /// Candidates of these elections do not choose the leader.
+    /// A rank was set in an election whose candidates do not choose the leader.
     #[error(
         "priority, zone and failback have no effect for leaders for life and in a coordinated election; remove them"
     )]
     RankWithoutChoice,
-    /// A leader that hands over releases the lock.
+    /// Automatic failback was set, but the release is disabled. A leader must release the lock to hand over.
     #[error("automatic failback needs a leader that releases its lock; do not disable the release")]
     FailbackWithoutRelease,
-    /// A short time would end terms too often.
+    /// The time before a failback is out of range. A shorter time would end terms too often.
     #[error("the time before a failback must be between 1 s and 24 h, not {0:?}")]
     FailbackAfter(Duration),
-    /// Members are objects in the API server.
+    /// The candidate announces itself, but its lock is not in an API server, where members are stored.
     #[error(
         "only a candidate whose lock is in an API server can announce itself, and it needs a client"
     )]

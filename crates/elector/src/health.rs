@@ -62,9 +62,9 @@ impl Health {
         Some(Trouble { lasted, error })
     }
 
-    /// Returns the last error that lasts until permissions or configuration change, such as a missing permission or a
-    /// namespace that does not exist, and the time since it last occurred. A write that succeeds ends it. Reads may
-    /// succeed in the meantime.
+    /// Returns the last error that lasts until permissions or configuration change, and the time since it last
+    /// occurred. Examples are a missing permission and a namespace that does not exist. A write that succeeds ends it.
+    /// Reads may succeed in the meantime.
     pub fn obstacle(&self) -> Option<(Arc<str>, Duration)> {
         let vitals = lock(&self.shared.vitals);
         let error = vitals.obstacle.clone()?;

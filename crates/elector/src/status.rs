@@ -10,7 +10,7 @@ use crate::sync::lock;
 /// The leader, as far as this candidate knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Status {
-    /// There is no known leader: before the first observation, after the end of a term, or after a release.
+    /// The leader is unknown: before the first observation, after the end of a term, or after a release.
     #[default]
     Unknown,
     /// Another candidate leads.

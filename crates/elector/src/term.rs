@@ -69,8 +69,8 @@ impl Term {
         }
     }
 
-    /// Waits for work that was dropped or aborted. Returns false if `work` has not completed or another handle of this
-    /// term is left after `limit`, on the clock of the election: such work blocks its thread, and only the
+    /// Waits for work that was dropped or aborted. Returns false if `work` has not completed, or another handle of this
+    /// term is left, after `limit` on the clock of the election. Such work blocks its thread, and only the
     /// [`Overrun`](crate::Overrun) policy can end it.
     pub async fn joined_within(&self, limit: Duration, work: impl Future<Output = ()>) -> bool {
         tokio::select! {

@@ -26,7 +26,7 @@ use super::proxy::Dial;
 pub(super) const ANSWERS: Duration = Duration::from_millis(10);
 
 /// Minimum time between two reads of a busy watch. In a process that leads thousands of elections, most events are its
-/// own renewals. Only their version has to be read if the response arrived first.
+/// own renewals. Of such an event, only the version has to be read if the response to the renewal arrived first.
 pub(super) const WATCH: Duration = Duration::from_millis(25);
 
 /// Maximum read burst before a connection counts as busy, for example during a hand-over. The allowance grows by one
@@ -102,8 +102,8 @@ impl Socket {
         }
     }
 
-    /// Performs an operation on an unregistered socket if it is possible without waiting. There is no wake-up when it
-    /// becomes possible.
+    /// Performs an operation on an unregistered socket if it is possible without waiting. The task is not woken when
+    /// the operation becomes possible later.
     fn at_once<T>(
         &self,
         mut act: impl FnMut(&std::net::TcpStream) -> io::Result<T>,

@@ -138,8 +138,8 @@ fn whole(request: Request<Body>) -> Request<Bytes> {
     Request::from_parts(head, bytes.unwrap_or_default())
 }
 
-/// Sends over the single connection, and creates it if there is none. Uses the next connection if the server has closed
-/// this one, as servers do from time to time, or if the task that was creating it gave up.
+/// Sends over the single connection, and creates it if it does not exist. Uses the next connection if the server has
+/// closed this one, or if the task that was creating it gave up. Servers close connections from time to time.
 async fn connect_and_send(
     mut hope: Hope,
     request: Request<Bytes>,
@@ -149,7 +149,8 @@ async fn connect_and_send(
         let (lines, number) = (hope.lines.clone(), hope.number);
         let to = request.uri().clone();
         let connect = || async move {
-            // If a hundred requests wait for one connection, they must not fail to connect one after the other.
+            // Requests that wait for one connection must fail together, and must not try to connect one after the
+            // other.
             if lock(&lines.present).number != number {
                 return Err(None);
             }
@@ -238,7 +239,7 @@ impl Drop for Hope {
             return;
         }
         let mut present = lock(&self.lines.present);
-        // Other requests may have given up on the same connections before.
+        // Another request may already have replaced these connections.
         if present.number == self.number {
             tracing::debug!("no response; the next request uses a new connection");
             present.number += 1;

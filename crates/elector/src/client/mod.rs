@@ -34,7 +34,7 @@ use proxy::Dial;
 pub const USER_AGENT: &str = concat!("tenure/", env!("CARGO_PKG_VERSION"), "/leader-election");
 
 /// Maximum silence within a response. It is longer than the interval between two bookmarks of a watch, which is a
-/// minute. Requests of elections have much shorter timeouts of their own.
+/// minute. Requests of elections have separate, much shorter timeouts.
 const SILENCE: Duration = Duration::from_secs(100);
 
 /// Timeout for connecting.
@@ -101,9 +101,9 @@ pub fn client_http2(config: Config) -> Result<Client, kube::Error> {
     over_http2(careful(config, USER_AGENT))
 }
 
-/// The same for application traffic, with a separate user agent: for controllers with many small requests. Requests
-/// that a busy server rejects temporarily are sent again, as kube's own client does, unless the configuration disables
-/// it. Elections use a separate client.
+/// Like [`client_http2`], for application traffic of controllers with many small requests. It has a separate user
+/// agent. Requests that a busy server rejects temporarily are sent again, as kube's own client does, unless the
+/// configuration disables it. Elections use a separate client.
 ///
 /// # Errors
 ///

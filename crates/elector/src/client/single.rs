@@ -1,7 +1,7 @@
 //! One connection with many requests in flight. Each request needs only an HTTP/2 stream.
 //!
-//! hyper's client uses a task, two channels and a queue entry per request, which is a large part of the cost of
-//! thousands of small requests per second. Here the caller hands the request to the connection and is woken by the
+//! hyper's client uses a task, two channels and a queue entry per request. At thousands of small requests per second,
+//! these are a large part of the cost. Here the caller hands the request to the connection and is woken by the
 //! response.
 
 use std::pin::Pin;

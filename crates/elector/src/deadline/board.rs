@@ -18,9 +18,8 @@ pub(super) const LONGEST_LOOK: Duration = Duration::from_millis(250);
 
 /// An entry that the thread checks.
 pub(super) trait Watched: Send + Sync {
-    /// Performs what is due, and returns the time until the next check; `None` if no check is needed any more. Callers
-    /// that shorten this time must call [`Board::look_now`] or [`Board::look_again`] afterwards, except for the passing
-    /// of time itself.
+    /// Performs due actions, and returns the time until the next check; `None` if no check is needed any more. Code
+    /// that shortens this time must call [`Board::look_now`] or [`Board::look_again`] afterwards.
     fn look(&self) -> Option<Duration>;
 
     /// Returns whether the remaining time is measured with [`SystemClock`].
@@ -81,7 +80,7 @@ impl Board {
                 let left = match std::panic::catch_unwind(look) {
                     Ok(Some(left)) => left,
                     Ok(None) => return false,
-                    // A callback that panicked counts as called. The entry is checked once more.
+                    // A callback that panicked is not called again. The entry is checked once more.
                     Err(_) => Duration::ZERO,
                 };
                 sleep = sleep.min(left);

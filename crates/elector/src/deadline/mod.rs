@@ -2,7 +2,7 @@
 //!
 //! There is one thread per process. It starts with the first term, and sleeps while there is no term. It checks the
 //! clocks at each deadline, and at least four times a second while this process leads. It therefore notices a resumed
-//! machine or a wall clock that jumped forward, which no timer counts. Entries that cannot be due yet are skipped.
+//! machine or a wall clock that jumped forward. Timers notice neither. Entries that cannot be due yet are skipped.
 
 mod board;
 mod policy;

@@ -1,7 +1,7 @@
 //! Detects the end of one term: its guard expires, its fence expires, or its last handle is dropped.
 //!
-//! Invariants: the policy is applied once to work that exceeds its deadline, and the report that the work has ended is
-//! the last report of a term.
+//! Invariants: the policy is applied once to work that exceeds its deadline. The report that the work has ended is the
+//! last report of a term.
 
 use std::any::Any;
 use std::fmt;
@@ -19,8 +19,8 @@ use crate::shared::Link;
 use crate::sync::{Mutex, Notify, lock};
 use crate::tenure::Cell;
 
-/// Minimum time that work gets to end if the end of the term was noticed only after the deadline, for example after a
-/// pause of the whole process.
+/// Minimum time for work to end. It applies if the end of the term was noticed only after the deadline, for example
+/// after a pause of the whole process.
 pub(super) const LAST_MOMENT: Duration = Duration::from_millis(100);
 
 /// Time before its deadline at which cancelled work is dropped.

@@ -40,8 +40,8 @@ pub struct HostProof {
 }
 
 impl HostProof {
-    /// Describes this process: its work ends with it. Children of the process are not part of the proof. Use it only if
-    /// they do not continue the work.
+    /// Describes this process, for work that ends with it. Children of the process are not part of the proof. Use it
+    /// only if they do not continue the work.
     ///
     /// # Errors
     ///

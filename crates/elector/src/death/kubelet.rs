@@ -1,4 +1,4 @@
-//! Evidence in the status of a pod: what the kubelet has seen to end, and nothing that anybody concluded.
+//! Evidence in the status of a pod. Only ends that the kubelet has observed count, not conclusions of other components.
 //!
 //! | status | evidence |
 //! |---|---|
@@ -59,7 +59,7 @@ pub(super) fn evidence(pod: &Value) -> Vec<Evidence> {
 fn ends(uid: &str, status: &Value) -> Vec<ContainerEnd> {
     let (state, last) = (&status["state"], &status["lastState"]);
     let name = status["name"].as_str().unwrap_or_default();
-    // A lost run may be followed by others while it still runs, so they cannot be told apart by their times.
+    // A lost run may be followed by others while it still runs, so times do not distinguish these runs.
     if [state, last]
         .iter()
         .any(|state| is_lost(&state["terminated"]))
@@ -146,7 +146,7 @@ fn is_lost(terminated: &Value) -> bool {
     terminated.is_object() && LOST.contains(&reason)
 }
 
-/// Parses a time of the kubelet. A run that never started has the time zero of Unix or of Go.
+/// Parses a time of the kubelet. A run that never started has the zero time of Unix or of Go.
 fn time(value: &Value) -> Option<WallTime> {
     let time: jiff::Timestamp = value.as_str()?.parse().ok()?;
     let micros = time.as_microsecond();

@@ -1,4 +1,4 @@
-//! Confirmed death: learns that the holder of a lock has ended, so that nobody waits for its lease.
+//! Confirmed death: detects that the holder of a lock has ended, so that candidates do not wait for its lease.
 //!
 //! A [`DeathProof`] collects evidence. The state machine of `tenure-core` decides whether the evidence proves the death
 //! of the holder; see `docs/book/explanation/safety.md`.

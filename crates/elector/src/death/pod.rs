@@ -1,7 +1,7 @@
 //! Evidence of the kubelet: the end of a container, or of its whole pod.
 //!
-//! Invariant: only the kubelet's statements about the pod with the uid of the holder count (`kubelet.rs`). A pod that
-//! no longer exists is no evidence, because it may have been deleted by force while its processes run.
+//! Invariant: only the kubelet's statements about the pod with the uid of the holder count (`kubelet.rs`). The absence
+//! of a pod is not evidence, because the pod may have been deleted by force while its processes run.
 
 use std::sync::Arc;
 
@@ -24,9 +24,8 @@ pub struct UnknownContainer(String);
 
 /// Evidence of the kubelet about containers. Cheap to clone; elections that use clones share one watch per pod.
 ///
-/// The work must end with its container. Do not use this proof in a sidecar whose answer is used by other containers.
-/// Holders are identified by the uid of their pod, the name of their container, and the run in which they acquired the
-/// lock.
+/// The work must end with its container. Do not use this proof in a sidecar whose answers other containers use. Holders
+/// are identified by the uid of their pod, the name of their container, and the run in which they acquired the lock.
 ///
 /// Every candidate needs the permissions in [`rules`](Self::rules). Without them the source logs one warning, and
 /// candidates wait for the lease.
@@ -102,7 +101,7 @@ impl DeathProof for PodProof {
 
     fn watch(&self, holder: &Arc<Incarnation>) -> Option<BoxFuture<'static, Vec<Evidence>>> {
         let container = holder.place.container.as_ref()?;
-        // The description is the text of another writer, and becomes part of a path.
+        // Another process wrote the description, and it becomes part of a path.
         if container.uid.is_empty() || !is_label(&container.namespace) {
             return None;
         }

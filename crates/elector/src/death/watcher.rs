@@ -2,7 +2,7 @@
 //!
 //! All elections with the same source share one watch per object. The watch ends with the last future that waits for
 //! it. Invariant: a future completes only with evidence that proves the death of its holder according to
-//! `tenure_core::death`, or empty if this source can never learn of it.
+//! `tenure_core::death`. It completes without evidence if this source can never obtain any.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -142,7 +142,7 @@ impl Watcher {
         started
     }
 
-    /// Returns what a known object shows.
+    /// Returns the evidence in a known object.
     fn view(&self, object: Option<Value>) -> View {
         let Some(object) = object else {
             return View::Unknown;

@@ -3,8 +3,9 @@
 //! Each round writes the own member, reads all, and deletes those of dead candidates. The task sends one request at
 //! a time. All writes and deletions name the version that they replace, so that no change by another process is lost.
 //!
-//! Writes and reads are retried separately, and less often after each failure. A member that exists is retried at least
-//! as often as it is renewed normally, so that others do not delete it after an outage that this candidate survived.
+//! Writes and reads are retried separately, and less often after each failure. The write of an existing member is
+//! retried at least as often as it is normally renewed. Otherwise, other candidates could delete the member after an
+//! outage that this candidate survived.
 //!
 //! A candidate with the same identity uses the same object, because its name follows from the identity. Each of them
 //! writes its own `acquireTime`, and deletes the object only if the object has it.
@@ -33,7 +34,7 @@ const REMOVE: Duration = Duration::from_secs(2);
 /// Shortest time between two rounds, for a readiness that changes often.
 const APART: Duration = Duration::from_secs(1);
 
-/// Longest time between two retries, except of a member that exists.
+/// Longest time between two retries. A member that exists is retried more often.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// Reason why a candidate that stepped down is not ready.
@@ -42,7 +43,8 @@ const AFTER_TERM: &str = "it does not campaign for some time after its last term
 /// Limit of members that are deleted in one round.
 const MOST_DELETIONS: usize = 10;
 
-/// Limit of requests for members in flight in this process, so that thousands of elections do not send them at once.
+/// Limit of requests for members in flight in this process, so that thousands of elections do not send them at the same
+/// time.
 static SEATS: Semaphore = Semaphore::const_new(4);
 
 /// Keeps the member of one candidate.
@@ -157,8 +159,8 @@ impl Keeper {
             let not_ready = not_ready.or_else(|| sits_out.then(|| AFTER_TERM.to_owned()));
             let changed = not_ready.is_some() != self.member.not_ready.is_some();
             self.member.not_ready = not_ready;
-            // Only a change of the readiness is urgent, because a reason may contain a time and change often. No change
-            // is a reason to retry sooner.
+            // Only a change of the readiness is urgent, because a reason may contain a time and change often. A failed
+            // request is not retried sooner because of a change.
             if changed && self.writes.failures == 0 {
                 self.writes.next = self.now();
             }
@@ -172,7 +174,7 @@ impl Keeper {
             tokio::select! {
                 () = self.reach(next) => {}
                 changed = readiness.changed(), if written => {
-                    // The sender is part of this task.
+                    // This task owns the sender, so the channel is open as long as the task runs.
                     if changed.is_err() {
                         return;
                     }

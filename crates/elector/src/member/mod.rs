@@ -1,7 +1,7 @@
 //! Candidates that are known: each candidate that announces itself keeps a small object, its member.
 //!
 //! A lock names only its holder. With [`Builder::announce`](crate::Builder::announce), a candidate also keeps a Lease
-//! that describes it, and reads those of the others. Without it, an election sends nothing more than before.
+//! that describes it, and reads those of the others. Without it, an election sends no additional requests.
 //!
 //! Invariant: no failure of a request for a member affects the election, and no write is permitted because of a member.
 //! Only an election with a [`Ranking`] uses members: to decide which candidate should lead.
@@ -37,7 +37,7 @@ const SHORTEST: Duration = Duration::from_secs(3);
 /// Number of renewals within that time.
 const RENEWALS: u32 = 3;
 
-/// Age of a list after which it says nothing about the present.
+/// Age from which a list counts as out of date.
 const STALE: Duration = Duration::from_secs(60);
 
 /// Returns the time after which a member without a renewal counts as dead: two lease durations, within bounds.
@@ -79,7 +79,7 @@ impl Membership {
     }
 
     /// Announces the reason why this candidate does not campaign; `None` if it is ready to lead, as at the start. It
-    /// only informs others: the program itself keeps its lock from campaigning.
+    /// only informs others. This candidate still campaigns, unless the program prevents that.
     pub fn set_not_ready(&self, why: Option<String>) {
         self.inner.not_ready.send_if_modified(|now| {
             let is_new = *now != why;

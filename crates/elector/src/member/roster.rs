@@ -1,7 +1,7 @@
 //! Decides which members of an election are alive.
 //!
 //! A member is alive as long as its object changes. The duration in the object is measured on the local clock, from the
-//! list that first contained the present version. Times in members come from other clocks, and are never compared with
+//! list that first contained the present version. Times in members come from other clocks. They are never compared with
 //! any clock, because a member on a machine with a wrong clock is alive too.
 //!
 //! Members are read periodically, so their state is known only at the instant of a list. A member with a shorter duration
@@ -18,7 +18,8 @@ use std::time::Duration;
 use tenure_core::{LocalTime, Version};
 use tenure_lock::member::{Member, MemberSnapshot};
 
-/// Shortest time between two lists in which nothing counts as observed. A slow server must not keep dead members alive.
+/// Shortest gap between two lists that restarts the durations of all members. It is not shorter, because a slow server
+/// must not keep dead members alive.
 const SHORTEST_GAP: Duration = Duration::from_secs(3);
 
 /// The members as last read.

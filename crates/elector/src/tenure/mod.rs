@@ -98,8 +98,8 @@ impl Tenure {
 
     /// Returns whether this process leads at this instant. Reads the clock at each call.
     ///
-    /// In a forked child, the answer can be true for up to the renew deadline after the term of its parent has ended,
-    /// because nothing updates the copy of the handle. See [`is_leading_here`](Self::is_leading_here).
+    /// In a forked child, the answer can be wrong, because nothing updates the copy of the handle. It can be true for
+    /// up to the renew deadline after the term of the parent has ended. See [`is_leading_here`](Self::is_leading_here).
     pub fn is_leading(&self) -> bool {
         !self.valid_for().is_zero()
     }
@@ -182,9 +182,8 @@ impl Tenure {
         self.dog.cell.ended.get().cloned()
     }
 
-    /// Calls `call` once when the term ends, immediately if it has already ended. The thread that ends the term makes the
-    /// call. That thread is outside the async runtime if the runtime is stuck, so the call must be short and must not
-    /// block.
+    /// Calls `call` once when the term ends, immediately if it has already ended. The thread that ends the term makes
+    /// the call. If the runtime is stuck, this is the deadline thread, so the call must be short and must not block.
     ///
     /// A hook that panics is logged, and other hooks and elections continue. In a program built with `panic = "abort"`, the
     /// panic ends the process.

@@ -76,7 +76,7 @@ async fn many_elections_in_a_namespace_share_one_watch_and_need_no_reads() {
         terms.push(lead(candidate).await);
     }
     assert_eq!(verbs.each_ref().map(|verb| verb.hits()), [1, 1, 0, 300]);
-    // The shared watch delivers to each election the events of its own lease.
+    // The shared watch delivers the events of each lease to the election of that lease.
     let path = format!("{LEASES}/s7");
     let theft = serde_json::json!({ "spec": { "holderIdentity": "thief" } });
     send(&client, "PATCH", &path, &theft).await;

@@ -10,7 +10,7 @@ use tenure_core::{Record, WallTime, WriteKind};
 use tenure_lock::{BoxFuture, HOLDER_ANNOTATION};
 use tokio::sync::Notify;
 
-/// A source that is told when the node of the holder was shut down.
+/// A source that the test notifies when the node of the holder was shut down.
 #[derive(Clone, Debug, Default)]
 struct Hypervisor {
     stopped: Arc<Notify>,

@@ -69,9 +69,9 @@ pub async fn read_kubeconfig(
     Ok(config)
 }
 
-/// Returns the proxy that the environment names for an API server, by Go's rules: `HTTPS_PROXY` for https,
-/// `HTTP_PROXY` for http (or either in lower case), unless `NO_PROXY` excludes the server. Loopback addresses
-/// and `localhost` are never proxied.
+/// Returns the proxy that the environment names for an API server, by Go's rules. The variable is `HTTPS_PROXY` for
+/// https and `HTTP_PROXY` for http, or either in lower case. `NO_PROXY` excludes servers. Loopback addresses and
+/// `localhost` are never proxied.
 ///
 /// # Errors
 ///

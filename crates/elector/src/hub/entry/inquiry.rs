@@ -1,8 +1,8 @@
 //! Watches the holder that a follower observes, and reports its proved death to the state machine.
 //!
 //! The sources of evidence are asked once per term of a holder. The core decides what their evidence proves. A proof
-//! counts for one version, so it is reported again for a later version of the same term, such as a renewal that the
-//! holder sent before it died.
+//! counts for one version, so it is reported again for each later version of the same term. A renewal that the holder
+//! sent before it died creates such a version.
 
 use std::sync::Arc;
 

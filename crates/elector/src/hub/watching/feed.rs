@@ -322,7 +322,7 @@ impl ChangeLines {
 }
 
 impl ChangeLine<'_> {
-    /// Returns whether it led to this version.
+    /// Returns whether this change created this version.
     pub(in crate::hub) fn is(&self, version: &Version) -> bool {
         self.revision == version.revision.as_str() && *self.uid == *version.uid
     }

@@ -38,8 +38,8 @@ pub(super) enum Delivery {
     Absent(ResourceVersion),
     /// Changes are delivered from now on. The existing state was delivered before, as of this revision.
     Up(ResourceVersion),
-    /// Changes are not delivered. A warning reports the reason. There is no reason if watching is not
-    /// permitted: a candidate with only get, create and update permissions polls, and this is not worth a warning.
+    /// Changes are not delivered. A warning reports the reason, if there is one. The reason is absent if watching is
+    /// not permitted, because a candidate with only get, create and update permissions is expected to poll.
     Down(Option<Arc<str>>),
 }
 
