@@ -173,10 +173,10 @@ impl Builder {
     }
 
     /// Allows this replica to change the number of shards of a group, for a rolling update. A replica whose number
-    /// differs from the group's waits for two conditions: no replica with the old number is a member, and no shard of
-    /// the old number can have an owner. Then it changes the number and starts. It reports the wait in the log, in [`Shards::standing`]
-    /// and in `/readyz/shards-GROUP`. It is ready while it waits, because a rolling update that waited for it would
-    /// never end the old replicas.
+    /// differs from the group's first waits until no replica with the old number is a member. It also waits until no
+    /// shard of the old number can have an owner. Then it changes the number and starts. It reports the wait in the
+    /// log, in [`Shards::standing`] and in `/readyz/shards-GROUP`. It is ready while it waits, because a rolling update
+    /// that waited for it would never end the old replicas.
     pub fn change_shards(mut self, group: &str) -> Self {
         self.changes.insert(group.to_owned());
         self
@@ -189,8 +189,8 @@ impl Builder {
     }
 
     /// Moves controllers between this program, called `component` in the configuration, and another one. A controller
-    /// that belongs to another program is not run. Two locks guard one set of controllers. The end of a term of either
-    /// lock, by an order or by a loss, therefore ends the manager, regardless of [`on_loss`](Self::on_loss).
+    /// that belongs to another program is not run. Because two locks guard one set of controllers, a term of either
+    /// lock that ends by an order or by a loss ends the manager. [`on_loss`](Self::on_loss) has no effect on that.
     pub fn leader_migration(mut self, migration: LeaderMigration, component: &str) -> Self {
         self.migration = Some((migration, component.to_owned()));
         self

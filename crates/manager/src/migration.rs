@@ -1,5 +1,6 @@
-//! Leader migration: moves controllers between two programs without a gap and without overlap, with a second lock that
-//! both programs use (as kube-controller-manager and cloud-controller-manager do, `LeaderMigrationConfiguration`).
+//! Leader migration: moves controllers between two programs without a gap and without overlap. Both programs use a
+//! second lock for that. kube-controller-manager and cloud-controller-manager do the same
+//! (`LeaderMigrationConfiguration`).
 //!
 //! A controller that is not listed runs under the group for which it was registered. A listed controller runs under the
 //! migration lock, in the program to which it is assigned. A program campaigns for the migration lock only after the work

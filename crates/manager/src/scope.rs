@@ -92,12 +92,12 @@ impl Scope {
         self.inner.tenure.as_ref().map_or(Ok(()), Tenure::check)
     }
 
-    /// Returns the fencing token of the term; there is none without an election.
+    /// Returns the fencing token of the term; `None` without an election.
     pub fn token(&self) -> Option<&FencingToken> {
         self.inner.tenure.as_ref().map(Tenure::token)
     }
 
-    /// Returns the term; there is none without an election.
+    /// Returns the term; `None` without an election.
     pub fn tenure(&self) -> Option<&Tenure> {
         self.inner.tenure.as_ref()
     }

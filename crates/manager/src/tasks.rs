@@ -59,7 +59,7 @@ pub(crate) struct Tasks {
     _roster: Roster,
     news: watch::Receiver<Vec<Runnable>>,
     started: usize,
-    /// The scope for new runnables; nothing once no more are started.
+    /// The scope for new runnables; nothing once new runnables are no longer started.
     scope: Option<Scope>,
     context: Context,
 }
@@ -102,7 +102,7 @@ impl Tasks {
         }
     }
 
-    /// Starts no more runnables, and drops the scope for new ones, because that scope would keep the term alive.
+    /// Stops starting runnables, and drops the scope for new ones, because that scope would keep the term alive.
     pub(crate) fn close(&mut self) {
         self.scope = None;
     }

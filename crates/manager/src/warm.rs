@@ -70,10 +70,10 @@ type Reconcile<K> = dyn Fn(Request<K>) -> BoxFuture<'static, Result<Next, Cause>
 /// ```
 ///
 /// Errors and panics are retried with the delays of [`default_limiter`]. Each term begins with all objects, because
-/// another leader may have left some unfinished, and with the last 10,000 objects that were deleted while this replica
-/// was a standby. They are in the queue before the election is won. Therefore `workqueue_depth` of a standby counts the
-/// objects that wait for its term, as with controller-runtime's warm replicas. `workqueue_queue_duration_seconds` counts
-/// from the beginning of the term.
+/// another leader may have left some unfinished. It also begins with the last 10,000 objects that were deleted while
+/// this replica was a standby. They are in the queue before the election is won. Therefore `workqueue_depth` of a
+/// standby counts the objects that wait for its term, as with controller-runtime's warm replicas.
+/// `workqueue_queue_duration_seconds` counts from the beginning of the term.
 pub struct Warm<K: Cached> {
     name: String,
     workers: usize,
@@ -338,7 +338,7 @@ mod tests {
         standby.note(gone(0));
         standby.note(key("there"));
         (0..2 * REMEMBERED).for_each(|n| standby.note(gone(n)));
-        // The first object was deleted twice and takes two places, so one object fewer was withdrawn.
+        // The first object was deleted twice and takes two places, so the queue dropped one object fewer.
         assert_eq!(queue.len(), REMEMBERED + 2);
         let first = queue.try_get().map(|item| item.clone());
         assert_eq!(first, Some(key("there")));

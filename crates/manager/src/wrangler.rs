@@ -172,8 +172,8 @@ impl LeaderElection {
         })
     }
 
-    /// Leads one term and ends the process: with 0 after a requested shutdown, with 1 if the election could not be started
-    /// or the term was lost.
+    /// Leads one term and ends the process. The exit code is 0 after a requested shutdown, and 1 if the election could
+    /// not be started or the term was lost.
     pub async fn run_or_die<W>(self, shutdown: impl Future, work: impl FnOnce(Tenure) -> W) -> !
     where
         W: Future<Output = ()>,

@@ -1,5 +1,5 @@
-//! A rate-limited work queue with client-go's semantics, for work that kube-rs's scheduler does not cover: items that are
-//! not objects, custom retry rules, and the `workqueue_*` metrics.
+//! A rate-limited work queue with client-go's semantics. kube-rs's scheduler does not cover items that are not objects,
+//! custom retry rules, and the `workqueue_*` metrics.
 //!
 //! Invariants:
 //! - An item is in the queue at most once.
@@ -265,8 +265,8 @@ impl<T: Item> fmt::Debug for WorkQueue<T> {
     }
 }
 
-/// An item that is being processed. No other worker gets it meanwhile. Dropping it is client-go's `Done`, so a panic in
-/// a worker does not block the item.
+/// An item that is being processed. No other worker gets it during that time. Dropping it is client-go's `Done`, so a
+/// panic in a worker does not block the item.
 #[must_use = "dropping it says that the work is done"]
 pub struct Processing<T: Item> {
     item: T,
@@ -324,7 +324,7 @@ struct State<T> {
     dirty: HashMap<T, Instant>,
     /// Items that are being processed, and since when.
     processing: HashMap<T, Instant>,
-    /// Delayed items, by time. Numbers identify the items, which need no order.
+    /// Delayed items, by time. Numbers identify the items, because the type of an item may have no order.
     waiting: BTreeSet<(Instant, u64)>,
     due: HashMap<T, (Instant, u64)>,
     numbers: HashMap<u64, T>,

@@ -48,7 +48,7 @@ pub enum Standing {
         shards: u32,
         /// The number that the group has agreed on, if there is an agreement.
         agreed: Option<u32>,
-        /// Number of shards of another shard count that may still have an owner.
+        /// Number of shards, numbered by another shard count, that may still have an owner.
         held: usize,
         /// Number of replicas that are members.
         replicas: usize,
@@ -299,7 +299,8 @@ impl Gate {
         Ok(lease.as_ref().map(agreement))
     }
 
-    /// Writes this replica's number over a version, or creates the object. A conflict is resolved after the next read.
+    /// Replaces this version of the agreement by one with the number of this replica, or creates the object. A conflict
+    /// is resolved after the next read.
     async fn write(
         &self,
         open: Option<u32>,

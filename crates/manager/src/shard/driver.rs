@@ -288,7 +288,8 @@ impl Present {
     }
 }
 
-/// Returns whether an event may concern the lease of this name. A completed list may lack it.
+/// Returns whether an event may concern the lease of this name. The end of a list does, because the list may not
+/// contain the lease.
 fn tells_of(event: &watcher::Event<Lease>, name: &str) -> bool {
     match event {
         watcher::Event::Apply(lease) | watcher::Event::Delete(lease) => {

@@ -51,7 +51,8 @@ impl Shards {
         self.group(key).is_some_and(|group| is_owned(&group))
     }
 
-    /// Returns the fencing token of the shard of this key, if this replica owns it. There is none without an election.
+    /// Returns the fencing token of the shard of this key, if this replica owns it. Without an election, shards have no
+    /// token.
     pub fn token(&self, key: &str) -> Option<FencingToken> {
         let group = self.group(key).filter(is_owned)?;
         let tenure = group.election()?.tenure()?;

@@ -267,7 +267,7 @@ async fn api_server_outage_ends_the_term_and_a_second_one_begins() {
     let manager = manager.leader("g", speaker(&log)).build().unwrap();
     let running = Running::start(manager);
     log.wait("starts", 1).await;
-    // For longer than the lease there is no useful response, as during a restart.
+    // The server does not respond usefully for longer than the lease, as during a restart.
     let down = faults(&server).add(Fault::answer(503));
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     assert_eq!(log.count("starts"), 1);

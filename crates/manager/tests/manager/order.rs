@@ -66,8 +66,8 @@ async fn hooks_gate_everything_in_order() {
     );
 }
 
-/// Parts that stop later still work while others stop: the leader scope can use the rest of the process, which can use
-/// the caches and the listeners.
+/// Parts that stop later still work while others stop. The leader scope can use the rest of the process, and the rest
+/// can use the caches and the listeners.
 #[tokio::test]
 async fn caches_and_listeners_stop_after_the_leader_scope() {
     let server = TestServer::start().await.unwrap();
