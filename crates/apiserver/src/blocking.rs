@@ -5,9 +5,9 @@ use std::pin::pin;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Runs every step of a future on a thread that the runtime replaces meanwhile. A runtime with a single thread cannot
-/// do that, so there the future runs as usual. The future can be dropped between two steps, so that a cancelled request
-/// and a shutdown do not wait for its end.
+/// Polls a future on a worker thread that the runtime replaces during each poll. A runtime with a single thread cannot
+/// replace it, so there the future is polled as usual. The future can be dropped between two polls, so that a cancelled
+/// request and a shutdown do not wait for its end.
 pub(crate) async fn off_workers<F: Future>(work: F) -> F::Output {
     if Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
         return work.await;

@@ -1,7 +1,7 @@
 //! The two time formats of the API: seconds (`Time`) and microseconds (`MicroTime`), RFC 3339 in UTC.
 //!
-//! Parsing is as strict as in the real server: a `Time` may have a fraction, which is dropped, and a `MicroTime` must
-//! have a fraction of exactly six digits. The error texts are those of Go's `time.Parse`.
+//! Parsing is as strict as in the real server. A `Time` may have a fraction, which is dropped. A `MicroTime` must have
+//! a fraction of exactly six digits. The error texts are those of Go's `time.Parse`.
 
 use jiff::{Timestamp, civil, tz::Offset};
 

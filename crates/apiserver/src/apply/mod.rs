@@ -29,8 +29,8 @@ pub(crate) use shape::Shape;
 /// Manager of existing fields when the first apply finds no owners.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// The manager kubectl and the annotation of its client-side applies. Its server-side apply takes over the fields of
-/// those (apimachinery, `managedfields/internal/lastappliedmanager.go`).
+/// Manager name of kubectl, and the annotation of its client-side applies. A server-side apply by kubectl takes over
+/// the fields of its client-side applies (apimachinery, `managedfields/internal/lastappliedmanager.go`).
 const KUBECTL: &str = "kubectl";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 

@@ -1,7 +1,7 @@
 //! Security checks that need more than the request line.
 //!
-//! The server authenticates and authorizes the request line before the API handles the request. Some requests need
-//! further checks, which [`Access`] makes: a PUT that creates an object, a write of a role or a binding, the review
+//! The server authenticates and authorizes the request line before the API handles the request. [`Access`] makes the
+//! further checks that some requests need: a PUT that creates an object, a write of a role or a binding, the review
 //! kinds, and tokens for service accounts.
 
 use serde_json::Value;
@@ -85,7 +85,7 @@ pub const DEFAULT_AUDIENCE: &str = "https://kubernetes.default.svc";
 
 /// Security checks of the API.
 pub trait Access: Send + Sync + 'static {
-    /// Decides whether a user may do what its request needs in addition to the request line.
+    /// Decides whether a user has a permission that its request needs in addition to that of the request line.
     fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
 
     /// Returns whether a decision about this user is short enough for a thread of the runtime.
@@ -114,9 +114,9 @@ pub trait Access: Send + Sync + 'static {
         None
     }
 
-    /// Checks that a user may store a role or binding. The API calls it before every write of an RBAC kind, with the
-    /// plural name, the namespace (empty at cluster scope), the replaced version (`None` for a new object) and the
-    /// object after the write.
+    /// Checks that a user may store a role or binding. The API calls it before every write of an RBAC kind. The
+    /// arguments are the plural name, the namespace (empty at cluster scope), the replaced version (`None` for a new
+    /// object) and the object after the write.
     ///
     /// # Errors
     /// The reason for the rejection.

@@ -20,7 +20,7 @@ pub(super) struct Wanted {
     extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Copies these headers; `None` if there are none of these.
+/// Copies the impersonation headers; `None` if the request has none.
 pub(crate) fn headers(all: &HeaderMap) -> Option<HeaderMap> {
     let mut found = HeaderMap::new();
     for (name, value) in all {

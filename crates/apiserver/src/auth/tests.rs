@@ -300,7 +300,7 @@ async fn user_cannot_grant_more_than_it_has() {
         .bind("a", "b", ("Role", "r"), named("User", "alice"))
         .await;
 
-    // Two rules cover it only together.
+    // Two rules cover it together, and neither covers it alone.
     let both =
         role(json!([{ "apiGroups": [""], "resources": ["pods", "secrets"], "verbs": ["get"] }]));
     assert_eq!(grant("roles", "a", &both), Ok(()));

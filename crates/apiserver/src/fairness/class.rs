@@ -87,7 +87,7 @@ fn is_health(path: &str) -> bool {
         })
 }
 
-/// Returns whether a request is heavy work regardless of its size: schemas and roles are compiled and compared, access
+/// Returns whether a request is heavy work regardless of its size. Schemas and roles are compiled and compared, access
 /// reviews search all rules of a user, and OpenAPI documents are large.
 pub(super) fn is_heavy(info: &RequestInfo) -> bool {
     match &info.route {

@@ -19,8 +19,8 @@
 //!
 //! A request above a limit gets 429 with `Retry-After: 1` and a message that names the limit.
 //!
-//! Invariant: the lane of elections has separate seats, and no work of other lanes runs on the threads of the runtime
-//! for longer than the handling of [`HEAVY`] bytes takes.
+//! Invariants: the lane of elections has separate seats. No work of other lanes runs on the threads of the runtime for
+//! longer than the handling of [`HEAVY`] bytes takes.
 
 mod class;
 mod gate;

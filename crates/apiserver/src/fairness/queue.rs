@@ -405,8 +405,8 @@ mod tests {
     }
 
     proptest! {
-        /// The queue grants the same requests as the model. A cancelled request may change the turn of its own user only. The
-        /// model therefore keeps the turn of that user until it comes.
+        /// The queue grants the same requests as the model. A cancelled request may change only the turn of its user.
+        /// The model therefore keeps the user in the ring until that turn.
         #[test]
         fn queue_behaves_like_the_model(steps in steps(), seats in 1..6_u32, per_user in 1..4_u32, floor in 0..3_u32) {
             let bounds = Bounds {

@@ -1,12 +1,12 @@
 //! Shares of a resource that is counted: bytes, watches, connections.
 //!
 //! A user may hold at most `weight` times the amount that is still free. A single user can therefore hold at most
-//! `weight / (weight + 1)` of the whole, and a part is always free for a user that comes later. No configuration per
-//! user is necessary.
+//! `weight / (weight + 1)` of the whole. A part is always free for a user that comes later, without any configuration
+//! per user.
 //!
-//! With a weight of one, every such user halves the free amount. A user may therefore always hold the floor, however
-//! little is free. The number of users is bounded, so the sum of their floors is bounded, too. There can be many
-//! clients without credentials, so the rule also applies to all of them together.
+//! With a weight of one, each user that takes its whole share halves the free amount. A user may therefore always hold
+//! the floor, even if almost nothing is free. The number of users is bounded, so the sum of their floors is bounded,
+//! too. There can be many clients without credentials, so the rule also applies to all of them together.
 
 /// The place of a user, which is a small number.
 #[derive(Clone, Copy, Debug)]

@@ -72,9 +72,9 @@ pub fn json(mut target: Value, body: &[u8]) -> Result<Value, Error> {
     Ok(target)
 }
 
-/// Adapts an operation to the real server, which is laxer than the RFC about a missing key of an existing map:
-/// replacing it adds it, a copy of it is null, and a test for null succeeds. Returns `None` if nothing remains to be
-/// done.
+/// Adapts an operation to the real server, which is laxer than the RFC about a missing key of an existing map. There,
+/// replacing the key adds it, a copy of it is null, and a test for null succeeds. Returns `None` if nothing remains to
+/// be done.
 fn as_upstream(operation: PatchOperation, target: &Value) -> Option<PatchOperation> {
     let missing = |path: &PointerBuf| {
         let parent = path.parent().and_then(|parent| parent.resolve(target).ok());

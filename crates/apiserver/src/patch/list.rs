@@ -149,7 +149,7 @@ impl Merge {
         Ok(old)
     }
 
-    /// Sorts the elements named by `order` and inserts the others between them: each other element is placed before the
+    /// Sorts the elements named by `order` and inserts the others between them. Each other element is placed before the
     /// first named element that followed it in the object.
     fn ordered(
         &self,

@@ -33,7 +33,7 @@ impl Registry {
             let pod = parsed(&current)?;
             let mut options = options.clone();
             let mut budget_name = None;
-            // The pod may have become ready since it was read, so that its budget must be checked.
+            // The pod may have become ready since it was read, so its budget must be checked.
             let mut pins_version = false;
             match text(&pod, "/status/phase") {
                 "Succeeded" | "Failed" => {}

@@ -1,13 +1,13 @@
 //! Enforces resource quotas.
 //!
-//! The usage of a namespace is the member `status.used` of its quotas. A write that needs more first adds the amount there
-//! with a compare-and-set, and then writes the object. So of two concurrent requests for the last unit, one finds it
-//! used. A write that needs less lowers the usage afterwards.
+//! The usage of a namespace is the member `status.used` of its quotas. A write that needs more first adds the amount
+//! there with a compare-and-set, and then writes the object. If two concurrent requests need the last unit, the second
+//! one is therefore rejected. A write that needs less lowers the usage afterwards.
 //!
-//! The usage is counted again if the hard limits of a quota differ from its status, after a failure that leaves the usage
-//! unknown, and when the server starts. A count waits for the reservations of this process, because it would not see an
-//! object that has a reservation and is not written yet. Servers that share a store do not wait for each other, so their
-//! counts never lower a known usage.
+//! The usage is counted again when the server starts, and after a failure that leaves it unknown. It is also counted
+//! again if the hard limits of a quota differ from its status. A count waits for the reservations of this process,
+//! because it would not see an object that has a reservation and is not written yet. Servers that share a store do not
+//! wait for each other, so their counts never lower a known usage.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -221,7 +221,7 @@ impl Registry {
         if !is_counted(target.kind) || self.quotas_of(target.namespace).is_empty() {
             return Charge::default();
         }
-        // All objects of a namespace that is being deleted are removed, and its quotas with them.
+        // All objects of a namespace that is being deleted are removed, including its quotas.
         let namespace = self.namespace(target.namespace);
         if namespace.is_none_or(|namespace| namespaces::is_ending(&namespace)) {
             return Charge::default();

@@ -28,8 +28,8 @@ pub(crate) use descriptions::{Descriptions, FieldText};
 
 /// Returns the message of a kind, or `None` for kinds outside the table such as custom resources.
 ///
-/// Option kinds (`DeleteOptions` and similar) and `Status` are found under any group and version, because clients send
-/// them with the version of the resource that they act on.
+/// Option kinds (`DeleteOptions` and similar) and `Status` are found under any group and version. Clients send them
+/// with the version of the resource that they act on.
 pub fn message(group: &str, version: &str, kind: &str) -> Option<&'static Message> {
     let table = table();
     let found = table.kinds.get(&(group, version, kind));

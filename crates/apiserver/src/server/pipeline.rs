@@ -73,7 +73,7 @@ pub type PublicRoute = Arc<dyn Fn(http::request::Parts) -> PublicAnswer + Send +
 /// The response of a [`PublicRoute`].
 pub type PublicAnswer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-/// Tells the transport to close the connection without a response.
+/// Instructs the transport to close the connection without a response.
 #[derive(Debug, thiserror::Error)]
 #[error("an injected fault dropped the response")]
 pub(super) struct Dropped;
@@ -247,8 +247,8 @@ impl Pipeline {
         })
     }
 
-    /// Resolves when a watch of this user must end, because the server shuts down, the user loses the right to it, or
-    /// an injected fault ends it.
+    /// Resolves when a watch of this user must end. The server shuts down, the user loses the permission, or an
+    /// injected fault ends the watch.
     fn end(
         &self,
         path: &str,

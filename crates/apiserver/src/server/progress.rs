@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 /// Number of checks within the write timeout.
 const CHECKS: u64 = 4;
-/// Number of slots; more than the checks that an unread piece can see before its connection is closed.
+/// Number of slots. It exceeds the number of checks after which the connection of an unread piece is closed.
 const SLOTS: usize = 8;
 
 /// Pieces of one connection that are not freed yet, by the check at which they were passed to the transport.

@@ -1,8 +1,8 @@
 //! The recent events of one resource, and the watchers that wait for the next one.
 //!
 //! Watchers hold a cursor and pull, so a writer never waits for them. They are grouped by range (everything, a
-//! namespace, a name, one object). Each group except the first keeps an index of its retained events, so that a watch
-//! of one object is not woken by writes of other objects and does not search through them.
+//! namespace, a name, one object). Each group except the first keeps an index of its retained events. Writes of other
+//! objects therefore do not wake a watch of one object, and the watch does not search through them.
 //!
 //! Invariants:
 //! - `ring` is ordered by revision and holds every event after `floor`.
@@ -24,7 +24,7 @@ pub struct Retention {
     /// Maximum number of events.
     pub max_events: usize,
     /// Age up to which events are kept, within the other bounds. kube-apiserver keeps exact lists for 5 minutes and
-    /// watch history for at least 75 seconds; here one history serves both.
+    /// watch history for at least 75 seconds. Here, one history serves both.
     pub age: Duration,
     /// Approximate memory limit. The newest event is kept regardless of its size.
     pub max_bytes: usize,

@@ -80,8 +80,8 @@ impl Mvcc {
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
-        // A panic under the lock would be a bug in this module. The state is consistent even then, because every step
-        // that changes it cannot fail.
+        // A panic under the lock would be a bug in this module. The state is consistent even then, because no step that
+        // changes it can fail.
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 

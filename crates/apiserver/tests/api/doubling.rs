@@ -61,7 +61,8 @@ fn definition(schema: &Value) -> Value {
             "schema": { "openAPIV3Schema": schema } }] } })
 }
 
-/// Paths, and bodies by size: valid ones and, for lists that are checked for duplicates or values, invalid ones.
+/// Paths, and bodies by size. Lists that are checked for duplicates or values have valid and invalid bodies, and others
+/// have valid ones only.
 const CREATIONS: &[(&str, &str, Body)] = &[
     ("labels", MAPS, |n| {
         with_metadata("labels", entries(n, |i| (format!("l{i}"), json!("v"))))

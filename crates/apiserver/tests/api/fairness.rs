@@ -1,7 +1,8 @@
 //! One user attacks the server, and the elections of another user must continue.
 //!
-//! Every attack runs against a server in a runtime of its own, over real sockets, for a bounded time. Meanwhile another user
-//! renews a Lease every 100 ms from a separate thread. Bounds are generous, because the machine may be loaded.
+//! Every attack runs over real sockets, for a bounded time, against a server in a separate runtime. During the attack,
+//! another user renews a Lease every 100 ms from a separate thread. Bounds are generous, because the machine may be
+//! loaded.
 #![allow(
     clippy::print_stdout,
     reason = "the figures of an attack are shown with --nocapture"
@@ -35,7 +36,7 @@ use crate::{LEASES, MAPS};
 const ATTACK: Duration = Duration::from_secs(3);
 /// No renewal takes longer than this.
 const BOUND: Duration = Duration::from_secs(2);
-/// Longer than anything takes.
+/// Longer than any operation of these tests takes.
 const LIMIT: Duration = Duration::from_secs(120);
 
 const MERGE: (&str, &str) = ("content-type", "application/merge-patch+json");
@@ -137,7 +138,7 @@ fn check_rejection(answer: &Answer, limit: &str) {
     assert!(message.contains(limit), "{message}");
 }
 
-/// Renews a Lease of alice every 100 ms, on a thread of its own.
+/// Renews a Lease of alice every 100 ms, on a separate thread.
 struct Renewals {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<(usize, Duration)>,

@@ -272,7 +272,7 @@ async fn eviction_needs_a_disruption_that_its_budget_allows() {
         .unwrap();
     assert_eq!(target["reason"], "EvictionByEvictionAPI");
 
-    // A pod that is not ready disrupts nothing, and a pending one neither.
+    // Evicting a pod that is not ready, or that is pending, disrupts nothing.
     running(&server, "unready", false).await;
     assert_eq!(evict(&server, "unready").await.status, 201);
     create(&server, PODS, pod("pending", json!({}))).await;

@@ -331,7 +331,7 @@ mod tests {
         let mut comparison = Comparison::new(&same);
         assert!(comparison.compare(&wide(300)) && comparison.missing.is_empty());
         assert!(comparison.steps() < 10_000, "{}", comparison.steps());
-        // Two rules that cover it only together.
+        // Two rules cover it together, and neither covers it alone.
         let mut had = [wide(300), wide(300)];
         had[0].resource_names.remove(0);
         had[1].resource_names.truncate(1);

@@ -27,8 +27,9 @@ pub(super) struct Policy {
     users: HashMap<String, Scoped<Arc<Binding>>>,
     groups: HashMap<String, Scoped<Arc<Binding>>>,
     bindings: Scoped<Arc<Binding>>,
-    /// Rules of the ClusterRoles that aggregate others, as the lists of the selected roles. [`Policy::finish`] computes
-    /// them. The rules themselves are neither copied nor compared, because there may be very many.
+    /// Rules of the ClusterRoles that aggregate others. Each has one list of rules per selected role.
+    /// [`Policy::finish`] computes them. The rules themselves are neither copied nor compared, because there may be
+    /// very many.
     aggregated: HashMap<String, Vec<Arc<[Rule]>>>,
     /// Whether `aggregated` is out of date.
     stale: bool,

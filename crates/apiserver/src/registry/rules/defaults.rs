@@ -414,7 +414,7 @@ mod tests {
                 let given = |defaults: &Defaults| {
                     defaults.members.iter().any(|(name, _)| *name == field.json)
                 };
-                // A zero value of a plain field is what an absent field means anyway.
+                // An absent plain field already means its zero value.
                 let is_zero = matches!(field.default, Some("\"\"" | "0")) && !field.pointer;
                 if field.default.is_some() && !is_zero && !defaults.is_some_and(given) {
                     out.push(format!("{message:?} {}", field.json));

@@ -30,7 +30,7 @@ pub(super) fn tag(image: &str) -> Option<&str> {
     }
 }
 
-/// Whether a name is a path, with the host and port of a registry before it or not.
+/// Whether a name is a path, optionally after the host and port of a registry.
 fn is_name(name: &str) -> bool {
     let path = match name.split_once('/') {
         Some((host, path)) if is_host_like(host) => {

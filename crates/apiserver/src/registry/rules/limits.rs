@@ -376,7 +376,8 @@ pub(in crate::registry) fn is_of_pod(name: &str) -> bool {
 
 /// Returns the resources that the containers of a pod need at the same time.
 ///
-/// Init containers run one after another before the others, except those that restart always: they keep running.
+/// Init containers run one after another, before the other containers. Init containers that always restart keep
+/// running.
 pub(in crate::registry) fn container_sum(pod: &Value, member: &str) -> Amounts {
     let pointer = format!("/resources/{member}");
     let mut total = Amounts::new();

@@ -1,6 +1,6 @@
 //! Byte formats of keys, records and batches, and the fingerprint over all objects.
 //!
-//! Every value starts with a CRC-32C of its key and the rest of the value, which detects a changed record and a record
+//! Every value starts with a CRC-32C of its key and of the rest of the value. It detects a changed record, and a record
 //! under a wrong key. Every batch contains the number of objects after it and the sum of their fingerprints, which
 //! detects a missing object.
 //!

@@ -26,8 +26,8 @@ use crate::store::WriteError;
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
 /// Timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Time that a call waits for a new connection, so that a restart of etcd or a change of the member delays a call
-/// instead of failing it.
+/// Time that a call waits for a new connection. A restart of etcd or a change of the member therefore delays a call and
+/// does not fail it.
 const RECONNECT: Duration = Duration::from_secs(2);
 
 /// Error of a call.

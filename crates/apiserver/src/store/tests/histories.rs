@@ -1,7 +1,7 @@
 //! A checker for histories of compare-and-set writes.
 //!
-//! Writers compete for one shared object and update objects of their own. They print every attempt and every result in
-//! real-time order:
+//! Writers compete for one shared object, and each also updates a separate object. They print every attempt and every
+//! result in real-time order:
 //!
 //! | line | meaning |
 //! |---|---|
