@@ -33,7 +33,8 @@
 //! | `pvc-protection`, `pv-protection` | keep claims that pods use, and volumes that are bound |
 //! | `first-consumer` | selects a node for claims that wait for their first pod; does not schedule the pod |
 //!
-//! Events expire in the API server, in ours and in the real one, so there is no controller for them.
+//! Events do not need a controller, because they expire in the API server, both in the embedded one and in the real
+//! one.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,

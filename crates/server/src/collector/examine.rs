@@ -128,8 +128,8 @@ impl Collector {
         Ok(())
     }
 
-    /// Removes the blocking references to owners that wait for this object while it waits for them. Otherwise objects
-    /// that own each other in a ring would wait forever. Returns true if there were such owners.
+    /// Removes the blocking references to owners, if this object and those owners wait for each other. Otherwise
+    /// objects that own each other in a ring would wait forever. Returns true if there were such owners.
     async fn unblock(
         &self,
         resource: &Resource,

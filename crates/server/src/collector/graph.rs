@@ -107,8 +107,8 @@ impl Graph {
         dependents.filter(|node| node.blocks(owner)).collect()
     }
 
-    /// Returns the objects that the foreground deletion of an object waits for and that wait for their own dependents.
-    /// If one of them is an owner of the object, or the object itself, they wait for each other in a ring.
+    /// Returns the objects that block the foreground deletion of an object and that themselves wait for dependents. If
+    /// one of them is the object itself or an owner of it, these objects wait for each other in a ring.
     pub(super) fn waited_for(&self, uid: &str) -> HashSet<String> {
         let mut found = HashSet::new();
         let mut next = vec![uid];

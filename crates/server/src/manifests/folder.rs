@@ -1,7 +1,7 @@
 //! The files of a folder, with limits on their number, depth and size.
 //!
-//! Names that begin with a dot are ignored. A symbolic link is followed only if its target is inside the same
-//! folder, which is true for the links of a mounted ConfigMap or Secret (`x.yaml` -> `..data/x.yaml`).
+//! Names that begin with a dot are ignored. A symbolic link is followed only if its target is inside the same folder.
+//! This is true for the links of a mounted ConfigMap or Secret (`x.yaml` -> `..data/x.yaml`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};

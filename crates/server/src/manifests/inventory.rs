@@ -1,7 +1,7 @@
 //! Inventories: one ConfigMap in `kube-system` for each file, with the objects that were applied from it.
 //!
-//! An inventory lists an object before the object is applied, and until the object is deleted. So every object that a
-//! file created is in an inventory, even if the server is killed at any moment.
+//! An inventory lists an object before the object is applied, and until the object is deleted. Therefore every object
+//! that a file created is in an inventory, even if the server is killed at any moment.
 
 use std::collections::BTreeMap;
 

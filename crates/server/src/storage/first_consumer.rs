@@ -1,5 +1,5 @@
-//! Claims whose first pod decides where their volume is. A node is selected for the pod, and its claims get a volume on
-//! that node, or the name of the node for the provisioner.
+//! Claims whose first pod decides where their volume is. A node is selected for the pod. Each of its claims then gets a
+//! volume on that node, or the name of the node for the provisioner.
 //!
 //! A claim that a provisioner returns without a volume waits for its next node, longer each time (`choices`).
 //!
