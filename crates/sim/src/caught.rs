@@ -1,5 +1,5 @@
-//! Turns a panic inside a run into a finding of that run, with its seed and its trace, instead of ending the simulator.
-//! The assertions of the core detect some violations before the invariants do.
+//! Turns a panic inside a run into a finding of that run, with its seed and its trace. The simulator continues. The
+//! assertions of the core detect some violations before the invariants do.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};

@@ -1,10 +1,14 @@
-//! Model check of the same core with stateright: every order of events and every placement of a few faults, for a few
-//! candidates and a short time.
+//! Model check of the same core with stateright. It explores every order of events and every placement of a few faults,
+//! for a few candidates and a short time.
 //!
 //! Time is a small integer. Messages are delivered in any order, and timers fire before time advances. Every other
-//! deviation costs one unit of a fault budget: a message that is lost, repeated or delayed arbitrarily, a process that
-//! is paused, crashed or asked to step down, or a clock that gains a tick. Delayed messages and paused processes resume
-//! at any later instant.
+//! deviation costs one unit of a fault budget:
+//!
+//! - A message is lost, repeated or delayed arbitrarily.
+//! - A process is paused, crashed or asked to step down.
+//! - A clock gains a tick.
+//!
+//! Delayed messages and paused processes resume at any later instant.
 
 use std::fmt;
 use std::time::Duration;

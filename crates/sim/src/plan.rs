@@ -219,7 +219,7 @@ impl Plan {
             Outsiders::RestoresBack => faults.add(Fault::Restore),
         }
         if faults.has(Fault::MachinePause) {
-            // A stopped clock is detected with the wall clock. There is no guarantee if both are wrong.
+            // A stopped clock is detected with the wall clock. Nothing is guaranteed if both are wrong.
             faults.remove(Fault::WallBack);
         }
         let retry = nanos(timings[0].retry_period());
@@ -328,7 +328,7 @@ impl Plan {
         }
         self.container_ids = rng.percent(50);
         if !self.container_ids {
-            // The runs of a container are then told apart by the clock of the node.
+            // Only the clock of the node then distinguishes the runs of a container.
             self.faults.remove(Fault::WallBack);
             let lease = self.timings.iter().map(|timing| timing.lease().as_secs());
             self.whole_seconds = lease.min() >= Some(5) && rng.percent(50);

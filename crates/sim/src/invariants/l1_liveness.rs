@@ -109,7 +109,7 @@ impl Calm {
         let Some(leader) = leads else {
             let promised = self.stage == Stage::First && world.plan.checks_coordination();
             if self.clocks == Clocks::Wild || (self.coordinated && !promised) {
-                // There is no guarantee for the delay with such clocks.
+                // The delay is not guaranteed with such clocks.
                 self.stage = Stage::Over;
                 world.after(0, Event::Calm);
                 return self;

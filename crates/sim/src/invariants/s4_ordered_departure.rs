@@ -1,8 +1,8 @@
 //! S4: the guard has expired or was revoked, and guarded work has ended, before the release is sent. Nothing is
 //! released once the guard has expired by itself.
 //!
-//! If timers fire in time and clocks are within the margin, a stronger guarantee holds and is checked: no term begins
-//! while the work of another is still stopping. Work that did not end by its deadline was ended with its process.
+//! If timers fire in time and clocks are within the margin, a stronger guarantee is checked: no term begins while the
+//! work of another is still stopping. Work that did not end by its deadline was ended with its process.
 
 /// State of a node when it sends a release.
 #[derive(Clone, Copy, Debug)]

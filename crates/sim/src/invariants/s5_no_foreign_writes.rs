@@ -1,5 +1,8 @@
-//! S5: an elector replaces a version only if it wrote that version in this incarnation, if the version has no holder,
-//! or if it has observed the version unchanged for its lease duration and its own lock delay. It creates the object only if it does not exist.
+//! S5: an elector creates the object only if it does not exist, and replaces a version only in one of these cases:
+//!
+//! - It wrote that version in this incarnation.
+//! - The version has no holder.
+//! - It has observed the version unchanged for the lease duration of the version and its own lock delay.
 //!
 //! If the mark of the version names another term, that term was released, or the elector has waited for it too.
 //!

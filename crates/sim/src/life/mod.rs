@@ -1,9 +1,9 @@
 //! Leaders for life, their pods, and the candidates that free the locks of deleted pods.
 //!
-//! Candidates run the real core for life and decide with the shipped rules of [`tenure_core::undertaker`]: whether a
-//! process may campaign under its name, and whether a record may be emptied. Pods are deleted (also by force), replaced
-//! under the same or another name, fail, or lose their node. Processes restart in their pod, or use a host name as a
-//! wrong name of their pod. Views of pods are stale. The garbage collector deletes the Lease of a deleted pod.
+//! Candidates run the real core for life. The shipped rules of [`tenure_core::undertaker`] decide whether a process may
+//! campaign under its name, and whether a record may be emptied. Pods are deleted (also by force), replaced under the
+//! same or another name, fail, or lose their node. Processes restart in their pod, or use a host name as a wrong name
+//! of their pod. Views of pods are stale. The garbage collector deletes the Lease of a deleted pod.
 //!
 //! S1 holds among all processes except those whose pod was deleted by force while they run. S2 holds, and L1 holds
 //! after the faults have ended.

@@ -1,7 +1,7 @@
 //! The lock of one candidate: one of the two objects, or both.
 //!
-//! It does what the lock and the driver do for an election: executes its requests one by one, keeps the newest state
-//! that the election uses, and distinguishes its own writes from those of others.
+//! It takes the place of the lock and the driver of an election. It executes requests one by one, keeps the newest
+//! state that the election uses, and distinguishes its own writes from those of others.
 
 use tenure_core::pair::{Own, Pair, PairChange, PairResponse, Rules, Side, Step, Writing};
 use tenure_core::{Input, Observation, Outcome, Record, Source, Version, WriteKind};

@@ -1,7 +1,7 @@
 //! A lock in two objects, and the migration for which it is used.
 //!
-//! Candidates of three kinds run the real core: on the primary object alone (before the migration), on both through
-//! [`tenure_core::pair`] (during it), and on the secondary alone (after it). Old and new candidates never run at the
+//! Candidates of three kinds run the real core. Before the migration they lock the primary object alone, during it both
+//! objects through [`tenure_core::pair`], and after it the secondary alone. Old and new candidates never run at the
 //! same time, but candidates on both objects run alongside either. Every request of a write can be lost, late, answered
 //! with an error, or cut off by a crash. The two objects are watched separately, so the states that a candidate knows
 //! are never from the same instant. S1 and S2 must hold among all kinds, and L1 after the faults have ended.

@@ -2,11 +2,12 @@
 //!
 //! [`Refinement`] computes the state of that system from the run: from the versions of the object, the writes, the
 //! observations, the terms and their guards. For each step it evaluates the conditions of the proved system, under the
-//! names of `proof/transitions.txt`. The first condition that is false is a deviation. It knows nothing of the state of
-//! an election.
+//! names of `proof/transitions.txt`. The first condition that is false is a deviation. [`Refinement`] does not read the
+//! state of an election.
 //!
-//! The variables have the names of `proof/system.py`. Instead of the flags `saw_mark` and `saw_record`, which a change
-//! resets for all candidates, an observation has the number of the mark or record that was observed.
+//! The variables have the names of `proof/system.py`. The flags `saw_mark` and `saw_record` are missing, because a
+//! change resets them for all candidates. Instead, an observation has the number of the mark or record that was
+//! observed.
 
 pub mod step;
 #[cfg(test)]
@@ -86,7 +87,7 @@ struct Saw {
 #[derive(Debug, Default)]
 struct Candidate {
     dead: bool,
-    /// The send of the write from which the guard counts.
+    /// Send time of the write from which the guard counts.
     guard: Option<LocalTime>,
     floor: u64,
     last_id: u64,

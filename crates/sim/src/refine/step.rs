@@ -56,7 +56,7 @@ steps! {
     Apply = "apply" ["sent" "fits" "next"],
     /// A term begins.
     Begin = "begin" ["alive" "follows" "applied" "wins" "current_term" "guard_holds" "greater_token"],
-    /// A guard restarts at the send of a later write.
+    /// A guard is extended: it counts from the send time of a later write.
     Extend = "extend" ["alive" "leads" "applied" "current_term" "later"],
 }
 

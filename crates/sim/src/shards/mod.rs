@@ -1,10 +1,10 @@
 //! Shard groups whose number of shards changes while they run.
 //!
 //! Replicas run the real rules of [`tenure_core::shards`] and, for each shard, the real core. They are updated one by
-//! one from one number of shards to another and back. Meanwhile requests are lost, late, answered with an error or
-//! applied without a response, processes crash and pause, clocks run at different rates, and people delete or edit the
-//! agreement. S1 must hold for every key: at any instant at most one replica owns the shard of the key, regardless of
-//! the number of shards. After the faults L1 must hold: every key has an owner.
+//! one from one number of shards to another and back. During the updates, requests are lost, late, answered with an
+//! error or applied without a response. Processes crash and pause, clocks run at different rates, and people delete or
+//! edit the agreement. S1 must hold for every key: at any instant at most one replica owns the shard of the key,
+//! regardless of the number of shards. After the faults L1 must hold: every key has an owner.
 //!
 //! Semaphores run in the same world ([`Group::Slots`]). Each process campaigns for all slots and keeps the first one
 //! that it wins. Its number of slots is compared by the rules of [`tenure_core::slots`]. Some processes use the election

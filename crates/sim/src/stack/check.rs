@@ -77,8 +77,8 @@ impl World {
         self.expect_stop(node, (!gone).then_some(revision));
     }
 
-    /// Checks the weaker form of S1, for runs in which people edit the lock: if the delivered state is current and not
-    /// the node's own, the node must stop within a moment.
+    /// Checks the weaker form of S1, for runs in which people edit the lock. If the delivered state is current and
+    /// another writer wrote it, the node must stop within a moment.
     fn expect_stop(self: &Arc<Self>, node: usize, shown: Option<u64>) {
         let world = self.clone();
         tokio::spawn(async move {

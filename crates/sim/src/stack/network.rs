@@ -1,5 +1,6 @@
-//! The network between a driver and the API server: the real client's requests and watches, with delay, loss, errors,
-//! partitions in either direction, and requests that are executed long after the driver has given up on them.
+//! The network between a driver and the API server. It carries the real client's requests and watches, with delay,
+//! loss, errors and partitions in either direction. It also executes requests long after the driver has given up on
+//! them.
 
 use std::io;
 use std::sync::Arc;

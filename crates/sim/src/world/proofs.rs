@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// Compares the evidence of a node with the version that it knows, and tells its election of a dead holder.
+    /// Compares the evidence of a node with the version that it knows, and reports a dead holder to its election.
     pub(super) fn prove(&mut self, i: usize) {
         let node = &self.nodes[i];
         if !self.plan.proves[i] || !node.alive || node.evidence.is_empty() {
@@ -259,7 +259,7 @@ impl World {
         })?;
         let (began, now) = (node.started, node.clock.now(self.now).wall.whole_seconds());
         let (started, finished, next_started) = match fault {
-            // The run before the holder's, which ended right before it.
+            // The run before that of the holder. It ended right before the run of the holder began.
             Fault::EvidenceOldRun => (later(began, -10), began, None),
             // The run that the kubelet has lost acquires no further term before this one has ended. While its work runs,
             // no acquisition is on its way.

@@ -63,7 +63,7 @@ impl World {
             next += self.rng.below(10 * EVERY);
         }
         self.after(next, Event::Members { node, incarnation });
-        // A hand-over takes a moment, in which nobody leads.
+        // Nobody leads for a moment during a hand-over, and the other stages of the liveness check do not expect that.
         if self.calm.as_ref().is_some_and(|calm| !calm.is_quiet()) {
             return;
         }
