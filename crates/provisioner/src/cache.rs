@@ -1,8 +1,8 @@
 //! Caches of API objects that a watch keeps up to date.
 //!
-//! Objects of small kinds are stored decoded. There can be tens of thousands of claims and volumes, so these
-//! are stored as text: a decoded object takes several times the memory, and decoding takes microseconds. The reflector of
-//! kube-rs and the manager's cache keep every object of a watch, decoded, so they are not used here.
+//! Objects of small kinds are stored decoded. There can be tens of thousands of claims and volumes, so these are stored
+//! as text. A decoded object takes several times the memory of its text, and decoding takes only microseconds. The
+//! reflector of kube-rs and the manager's cache keep every object of a watch, decoded, so they are not used here.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

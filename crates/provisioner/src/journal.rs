@@ -1,7 +1,8 @@
 //! `--provision-journal`: a finalizer on a claim while its volume may be lost.
 //!
-//! The finalizer is set before the driver is asked. It stays until there is a volume object, or certainly no volume, so
-//! that the next leader finds the claim even if this process dies and the claim is deleted.
+//! The finalizer is set before the driver is asked. It stays until the volume object exists, or until it is certain
+//! that no volume exists. The next leader therefore finds the claim, even if this process dies and the claim is
+//! deleted.
 
 use crate::cluster::ClusterError;
 use crate::controller::{Controller, lock};

@@ -77,7 +77,7 @@ impl Ledger {
         self.read(uid, |entry| entry.settled) == Some(true)
     }
 
-    /// Records that the driver may be creating the volume of this claim, even if the claim is deleted meanwhile.
+    /// Records that the driver may be creating the volume of this claim, even if the claim is deleted during that time.
     pub(crate) fn pursue(&self, claim: &Arc<Claim>) {
         self.update(claim.uid(), |entry| {
             entry.settled = false;

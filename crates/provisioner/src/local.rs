@@ -1,5 +1,5 @@
 //! `--node-deployment`: one provisioner per node, each for its own node. For a claim without a selected node, each
-//! provisioner waits for a random delay, and the first one that writes its node name to the claim provisions it.
+//! provisioner waits for a random delay. The first one that writes its node name to the claim provisions it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;

@@ -54,7 +54,7 @@ pub(crate) fn run_identity(driver: &str, node: Option<&str>, now: jiff::Timestam
     format!("{}-{random}-{driver}{node}", now.as_millisecond())
 }
 
-/// Returns the name of a claim's volume: the prefix and the uid, or the first `length` characters of the uid.
+/// Returns the name of a claim's volume: the prefix, followed by the uid or its first `length` characters.
 pub(crate) fn volume_name(
     prefix: &str,
     length: Option<usize>,

@@ -7,8 +7,8 @@ use tenure_csi::{CallError, Code};
 pub(crate) enum State {
     /// Nothing. If the claim was deleted, it needs no further work.
     Finished,
-    /// It may still be creating the volume. The claim is retried even if it is deleted meanwhile, because only the
-    /// driver's response shows whether there is a volume to delete.
+    /// It may still be creating the volume. The claim is retried even after its deletion, because only the driver's
+    /// response shows whether a volume has to be deleted.
     InBackground,
     /// The same as before, because this attempt ended before the call.
     NoChange,

@@ -187,7 +187,7 @@ impl Provisioner {
     fn controller(&self, term: Option<Tenure>, capacities: Option<Arc<Capacities>>) -> Controller {
         let host = tenure::identity::hostname();
         let component = format!("{}_{}", self.facts.name, tenure::identity::host_uuid());
-        // Events have a rate limiter of their own, so that they and other requests do not delay each other.
+        // Events have a separate rate limiter, so that they and other requests do not delay each other.
         let pace = Pace::new(self.options.kube_api_qps, self.options.kube_api_burst);
         Controller {
             driver: self.driver.clone(),
