@@ -23,7 +23,8 @@ use crate::values::{duration, name};
 /// Limit of the candidates that are shown in one line.
 const MOST_SHOWN: usize = 10;
 
-/// Longest observation of a member. Those of Tenure last at most 30 s; another writer may state any duration.
+/// Longest observation of a member. Members of Tenure have durations of at most 30 s, but another writer may state any
+/// duration.
 const LONGEST_OBSERVATION: Duration = Duration::from_secs(15);
 
 /// The flags.

@@ -35,7 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum length of a status in bytes.
 const LONGEST_STATUS: usize = 1_024;
 
-/// The service manager, once it was told that this process is ready; `None` inside if there is none.
+/// The service manager, set when this process reports that it is ready. The inner value is `None` without a service
+/// manager.
 static MANAGER: OnceLock<Option<Manager>> = OnceLock::new();
 
 /// Reports that this process campaigns or serves, and starts to feed the watchdog of the service manager.

@@ -1,5 +1,5 @@
-//! The lock of an election with two additions: it remembers the last observation, for queries of users and programs,
-//! and a gate can keep it from winning.
+//! The lock of an election with two additions. It remembers the last observation, for queries of users and programs. A
+//! gate can keep it from winning.
 //!
 //! Invariant: a closed gate blocks only writes that would win. Renewals and releases always pass.
 

@@ -1,4 +1,4 @@
-//! The permissions that a command line needs: no more, and no fewer.
+//! The exact set of permissions that a command line needs.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ pub(crate) fn extend(needs: &mut Needs, more: Needs) {
     }
 }
 
-/// Returns the rules for candidates of a lock: to read, watch and write it, to create it if it does not exist, and to
-/// create Events about it. `more` are additional verbs on the lock object itself.
+/// Returns the rules for candidates of a lock: to read, watch, create and write it, and to create Events about it.
+/// `more` are additional verbs on the lock object itself.
 pub(crate) fn taking_part(kind: LockKind, name: &str, more: &[&'static str]) -> Vec<Rule> {
     let mut verbs = vec!["get", "list", "update", "watch"];
     verbs.extend(more);

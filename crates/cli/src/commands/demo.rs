@@ -224,7 +224,7 @@ impl Stage {
         Ok(at)
     }
 
-    /// Waits for the next winner and shows the elapsed time meanwhile.
+    /// Waits for the next winner, and shows the elapsed time during the wait.
     async fn next_leader(&mut self, since: Timestamp, waiting: &str) -> Result<Won> {
         let start = Instant::now();
         loop {

@@ -218,9 +218,9 @@ pub(crate) fn tell_damage() {
 }
 
 impl Server {
-    /// Returns a runtime with one thread per core. With etcd it has one less: such a server mostly waits, and on two
-    /// cores two threads would wake each other, which makes each write ten percent slower. `TOKIO_WORKER_THREADS`
-    /// overrides this.
+    /// Returns a runtime with one thread per core. With etcd it has one thread less, because such a server mostly
+    /// waits. On two cores, two threads would wake each other, and each write would be ten percent slower.
+    /// `TOKIO_WORKER_THREADS` overrides this.
     pub(crate) fn runtime(&self) -> tokio::runtime::Builder {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let options = match &self.command {
@@ -337,8 +337,9 @@ impl Options {
         self.serve(dir, encryption, connect, asked).await
     }
 
-    /// Runs the server, or only the controllers if the API server is remote, until `asked` completes. The caller has
-    /// installed its signal handlers: a program that stops the server as soon as it is announced must not kill it.
+    /// Runs the server, or only the controllers if the API server is remote, until `asked` completes. The caller must
+    /// have installed its signal handlers. Otherwise a program that stops the server as soon as it is announced would
+    /// kill it.
     async fn serve(
         self,
         dir: PathBuf,

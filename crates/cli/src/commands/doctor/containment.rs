@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Finding, Level};
 
-/// `cgroup` is the place where a control group can be created, or the reason why none can.
+/// `cgroup` is the place where a control group can be created, or the reason why this is impossible.
 pub(super) fn check(cgroup: Result<String, String>) -> Finding {
     match cgroup {
         Ok(place) => {

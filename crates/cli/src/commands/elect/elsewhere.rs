@@ -1,5 +1,5 @@
-//! Detects locks of the same election that this candidate does not use: of another kind, or in the namespace `default`,
-//! where the old sidecar stored its lock.
+//! Detects locks of the same election that this candidate does not use. Such a lock is of another kind, or in the
+//! namespace `default`, where the old sidecar stored its lock.
 //!
 //! Candidates on two locks elect two leaders, and neither lock shows that. A lock that was renewed within its lease
 //! duration is therefore reported once at the start. It is read only if access reviews allow it, because the minimal

@@ -99,7 +99,7 @@ impl HealthGate {
         }
     }
 
-    /// Handles a failed check. Returns whether this candidate may lead in spite of it.
+    /// Handles a failed check. Returns whether this candidate may lead although the check failed.
     fn unhealthy(&self, why: &str, failures: u32, escaped: bool) -> bool {
         if self.handle.is_leading() {
             if !escaped && failures >= self.checks.health_failures {

@@ -286,7 +286,7 @@ impl Elect {
         Ok((elector, entry.notes))
     }
 
-    /// Returns the address at which others reach the HTTP endpoints, as far as it is known.
+    /// Returns the address at which others reach the HTTP endpoints, if it is known.
     fn address(&self) -> Option<String> {
         match &self.listen.http {
             Some(Address::Tcp(address)) => url_of(address),

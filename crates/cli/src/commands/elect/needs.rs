@@ -1,4 +1,4 @@
-//! The permissions that a command line of `tenure elect` needs: no more, and no fewer.
+//! The exact set of permissions that a command line of `tenure elect` needs.
 
 use super::args::{Elect, Mode};
 use super::outlets::slice;

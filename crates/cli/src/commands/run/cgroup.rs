@@ -1,7 +1,7 @@
 //! A control group around the command, if this process may create one.
 //!
-//! The kernel kills all members of a control group in one step, so that even a process that forks faster than /proc can
-//! be read cannot escape. It is an additional measure: the tree of processes below the watchdog always exists.
+//! The kernel kills all members of a control group in one step. Even a process that forks faster than /proc can be read
+//! cannot escape. It is an additional measure: the tree of processes below the watchdog always exists.
 
 use std::fs;
 use std::io;

@@ -24,8 +24,8 @@ const TRIES: u32 = 100;
 pub(super) struct FenceFile(File);
 
 impl FenceFile {
-    /// Creates the file. It contains the command because the arguments of the watchdog's own process are public: a tool
-    /// that kills processes by the name of the command must not kill the watchdog too. `release` contains no NUL.
+    /// Creates the file. It contains the command, because the arguments of the watchdog's own process are public. A
+    /// tool that kills processes by the name of the command must not kill the watchdog too. `release` contains no NUL.
     pub(super) fn create(deadline: u64, release: &str, argv: &[OsString]) -> io::Result<Self> {
         let file = Self(memfd_create("tenure-fence", MemfdFlags::CLOEXEC)?.into());
         file.write(deadline)?;

@@ -47,9 +47,9 @@ impl Process {
     }
 }
 
-/// Returns the living descendants of the command, from the wrapper's point of view: all processes below this one,
-/// except the watchdog and processes of this program itself. The latter are direct children in our own group, such as a
-/// plugin that fetches credentials, with their descendants.
+/// Returns the living descendants of the command, as the wrapper finds them. They are all processes below this one,
+/// except the watchdog and the processes of this program itself. The latter are direct children in our own group, such
+/// as a plugin that fetches credentials, and the descendants of these children.
 pub(crate) fn descendants(watchdog: i32) -> Vec<Process> {
     let (me, own_group) = (raw(getpid()), raw(getpgrp()));
     let own = |process: &Process| {
@@ -62,7 +62,7 @@ pub(crate) fn descendants(watchdog: i32) -> Vec<Process> {
     })
 }
 
-/// Returns the living descendants of this process, which is the watchdog and has no others than those of the command.
+/// Returns the living descendants of the watchdog, which is this process. They are those of the command.
 pub(crate) fn own_descendants() -> Vec<Process> {
     confirmed(|| {
         let mut found = below(raw(getpid()), &by_parent(), |_| false);

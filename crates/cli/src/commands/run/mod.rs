@@ -184,12 +184,13 @@ impl Run {
         }
     }
 
-    /// Whether the lease of this slot has the number of slots on it, on which others rely when its holder has gone.
+    /// Whether the lease of this slot stores the number of slots, which other candidates need even after its holder has
+    /// ended.
     fn keeps_slots(&self, slot: usize) -> bool {
         self.slots.is_some() && slot == 0
     }
 
-    /// Returns the permissions that this command line needs, given the namespace of the lock: no more, and no fewer.
+    /// Returns the exact set of permissions that this command line needs, given the namespace of the lock.
     fn needs(&self, namespace: &str) -> Needs {
         let mut needs = vec![(namespace.to_owned(), self.lock_rules())];
         rbac::extend(&mut needs, self.election.needs_of_proofs(namespace));

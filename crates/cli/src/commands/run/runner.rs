@@ -143,7 +143,7 @@ impl Runner {
         let random =
             u64::from(std::process::id()) ^ self.began.subsec_nanosecond().unsigned_abs() as u64;
         for slot in slots::order(count, last, random) {
-            // The slot that is or was just held already has its candidacy.
+            // The slot that this process holds, or held last, already has its candidacy.
             if self.entries.iter().any(|entry| entry.slot == Some(slot)) {
                 continue;
             }

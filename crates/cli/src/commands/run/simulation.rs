@@ -147,7 +147,7 @@ impl World {
     fn fault(&mut self) {
         let now = self.now;
         match self.below(8) {
-            // There is no guarantee for a second fault after a death.
+            // After a death, nothing is guaranteed for a second fault.
             0..=2 | 5 | 6 if self.died.is_some() => {}
             0 => self.wrapper.stopped = true,
             1 | 2 => self.watchdog.stopped = true,

@@ -111,8 +111,9 @@ impl Place {
         Ok(agreed(&lease).filter(|_| ours))
     }
 
-    /// Why this election cannot be joined without `--slots`: other candidates use it with slots, so that this one would
-    /// run alongside them. A failed read does not refuse, because such candidates start without an API server.
+    /// Returns why this election cannot be joined without `--slots`: other candidates use it with slots, so this one
+    /// would run alongside them. After a failed read the election can be joined, because candidates without slots start
+    /// without an API server.
     pub(super) async fn refuse_without_slots(&self) -> Option<String> {
         match Rules::default().may_lead(self.number().await.ok()) {
             Lead::Slots(slots) => Some(self.has_slots(slots)),
@@ -169,7 +170,7 @@ impl Place {
         Ok((led, holder.unwrap_or_default()))
     }
 
-    /// Why this election cannot be joined with `--slots`: a candidate without slots leads it.
+    /// Returns why this election cannot be joined with `--slots`: a candidate without slots leads it.
     async fn refuse_with_slots(&self, own: Duration) -> Result<Option<String>> {
         let (led, holder) = self.look_for_whole(&mut Whole::default(), own).await?;
         Ok((led == Led::Yes).then(|| self.is_led(&holder)))
@@ -207,8 +208,8 @@ impl Slot {
     }
 
     /// Returns why this slot, which was just won, may not be used, with the exit code. Each read takes at most `limit`.
-    /// Without a response the slot is not used, because the number may have changed while this candidate waited for it,
-    /// and a candidate without slots may have become the leader.
+    /// Without a response the slot is not used. The number may have changed while this candidate waited for it, and a
+    /// candidate without slots may have become the leader.
     pub(super) async fn refusal(&self, limit: Duration) -> Option<(u8, String)> {
         let mut whole = Whole::default();
         let mut ask = 0;

@@ -1,18 +1,19 @@
 //! The process between the wrapper and the command. It ends the command when the wrapper cannot.
 //!
-//! A stopped or killed wrapper runs no timers. The watchdog starts the command, so it is the parent of the command, and
-//! it adopts orphans: all processes that the command starts stay below the watchdog, even after the wrapper has died.
-//! It kills everything below itself when the deadline in the [`FenceFile`] passes, or when its socket closes, which
-//! means that the wrapper has ended. It never reaps the command. The pid of the command therefore stays in use, so that
-//! a signal cannot reach another process, and the wrapper inherits the exit code when it ends the watchdog.
+//! A stopped or killed wrapper runs no timers. The watchdog starts the command, so it is the parent of the command. It
+//! also adopts orphans, so all processes that the command starts stay below the watchdog, even after the wrapper has
+//! died. It kills everything below itself when the deadline in the [`FenceFile`] passes, or when its socket closes. A
+//! closed socket means that the wrapper has ended. The watchdog never reaps the command. The pid of the command
+//! therefore stays in use, and a signal cannot reach another process. The wrapper inherits the exit code when it ends
+//! the watchdog.
 //!
-//! If the wrapper was killed, the watchdog then releases the lease ([`CrashRelease`]). It is certain that nothing is left
-//! once the kernel reports that it has no child, because each orphan among its descendants becomes its child, and once
-//! the control group, if there is one, could be removed. Without a control group, a process that joined a pid namespace
-//! of somebody else is missed.
+//! If the wrapper was killed, the watchdog then releases the lease ([`CrashRelease`]). It does so only when no process
+//! is left: the kernel reports that the watchdog has no child, and the control group, if there is one, could be
+//! removed. Each orphan among its descendants becomes its child, so none of them is missed. Without a control group, a
+//! process that joined a foreign pid namespace is missed.
 //!
-//! The watchdog reports over the socket. Reports are hints: the wrapper does not depend on a process that may be
-//! stopped.
+//! The watchdog reports over the socket. Reports are hints, because the wrapper must not depend on a process that may
+//! be stopped.
 
 use std::ffi::OsString;
 use std::io::{self, IoSliceMut};

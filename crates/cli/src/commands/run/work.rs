@@ -1,8 +1,13 @@
 //! The guarded work of `tenure run`: one process group while leading.
 //!
-//! Three mechanisms end a group when the term ends: this loop; the deadline thread, if the runtime is stuck; and the
-//! watchdog process, if this whole process is stopped or killed. All three know the fence before the group starts. None
-//! of them ever moves it beyond the lease of a confirmed renewal.
+//! Three mechanisms end a group when the term ends:
+//!
+//! - This loop.
+//! - The deadline thread, if the runtime is stuck.
+//! - The watchdog process, if this whole process is stopped or killed.
+//!
+//! All three know the fence before the group starts. None of them ever moves it beyond the lease of a confirmed
+//! renewal.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};

@@ -1,8 +1,8 @@
 //! `tenure server --ephemeral`: a server for one test, in any language.
 //!
 //! The data directory is a temporary folder, which is removed when the server ends, also if the start fails. The server
-//! ends with the process that started it. It does not use the kernel's death signal for that: the kernel sends the
-//! signal when the *thread* that started the server ends, and test harnesses start servers in short-lived threads.
+//! ends with the process that started it. It does not use the kernel's death signal for that, because the kernel sends
+//! the signal when the *thread* that started the server ends. Test harnesses start servers in short-lived threads.
 
 use std::io::Write as _;
 use std::os::unix::fs::DirBuilderExt as _;

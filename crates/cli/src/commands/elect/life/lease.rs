@@ -84,7 +84,7 @@ impl Lease {
     }
 
     /// Empties the Lease for a holder whose pod is gone. A Lease of another holder, or of a term of another mode, is
-    /// not changed. If the Lease was deleted with its owner, a free one is created: otherwise candidates that observed
+    /// not changed. If the Lease was deleted with its owner, a free one is created. Otherwise candidates that observed
     /// the old one would wait for its lease duration. Returns whether this call freed it.
     pub(super) async fn free(&self, vigil: &Vigil) -> Result<bool> {
         let now = format!("{:.6}", Timestamp::now());

@@ -1,6 +1,6 @@
 //! The pod of this process, verified before the first write.
 //!
-//! The uid from the downward API is the proof: a pod that is read with exactly that uid is this pod, regardless of the
+//! The uid from the downward API is the proof. A pod that is read with exactly that uid is this pod, regardless of the
 //! source of its name. A host name without that proof may be the name of a node, or of another pod.
 
 use std::collections::BTreeMap;

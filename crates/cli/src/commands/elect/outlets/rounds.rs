@@ -1,5 +1,5 @@
-//! The rounds of an outlet that maintains an object in the cluster: one at every change, and one every few seconds,
-//! because others may have changed the object.
+//! The rounds of an outlet that maintains an object in the cluster. A round happens at every change, and every few
+//! seconds, because others may have changed the object.
 
 use std::time::Duration;
 
