@@ -104,7 +104,8 @@ impl Builder {
         }
     }
 
-    /// Sets LeaseDuration: other candidates wait this long after the last renewal that they observed. Whole seconds.
+    /// Sets LeaseDuration: other candidates wait this long after the last renewal that they observed. It must be in
+    /// whole seconds.
     pub fn lease_duration(mut self, duration: Duration) -> Self {
         self.timing = self.timing.lease_duration(duration);
         self

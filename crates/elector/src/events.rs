@@ -9,8 +9,8 @@ use tenure_lock::ObjectRef;
 /// The default source of Events.
 const COMPONENT: &str = "tenure";
 
-/// An Event with client-go's text: `<identity> became leader`. Thousands may wait to be posted, so it contains nothing
-/// that its election can provide when it is posted.
+/// An Event with client-go's text: `<identity> became leader`. Thousands of Events may wait to be posted, so an Event
+/// contains nothing that its election can provide at that time.
 pub(crate) struct Note {
     /// Index of the lock's object that it is about.
     pub(crate) object: usize,

@@ -25,7 +25,7 @@ impl Handle {
     }
 
     /// Ends the current term, if there is one: its work is cancelled and joined, then the lock is released. This
-    /// candidate does not campaign for `sit_out`.
+    /// candidate then does not campaign during the time `sit_out`.
     pub fn step_down(&self, sit_out: Duration) {
         self.shared.ask(Ask::StepDown(sit_out));
     }

@@ -60,7 +60,7 @@ impl Tenure {
 
 async fn joined<W: Future>(tenure: Option<Tenure>, work: W) -> Option<W::Output> {
     let tenure = tenure?;
-    // Declared after the handle, so that the work is dropped before the handle.
+    // `work` is declared after the handle, so that it is dropped before the handle.
     let mut work = pin!(work);
     tokio::select! {
         biased;

@@ -47,7 +47,7 @@ impl Tally {
 
 pub(super) struct Held {
     pub(super) watched: Arc<dyn Watched>,
-    /// Value of the [`Tally`] before which no check is needed.
+    /// Value of the [`Tally`] from which the entry must be checked.
     pub(super) due: Duration,
 }
 

@@ -160,7 +160,7 @@ async fn ended(process: &Process, time_namespace: u64) -> bool {
     if current.is_some_and(|current| current != process.started) {
         return true;
     }
-    // Not a pipe, but tokio only waits for it to become readable, and never reads it.
+    // The descriptor is not a pipe, but tokio only waits for it to become readable, and never reads it.
     let Ok(handle) = Receiver::from_owned_fd_unchecked(handle) else {
         return false;
     };

@@ -17,8 +17,8 @@ use crate::clock::Clock;
 /// Messages are processed in batches, so that a thousand new elections in one namespace begin with one watch.
 const BATCH: usize = 1024;
 
-/// From this many elections on, elections with leeway are woken together. A thousand renewals per second are then sent
-/// about thirty at a time, which needs far fewer system calls.
+/// Number of elections from which the hub wakes elections with leeway together. A thousand renewals per second are then
+/// sent about thirty at a time, which needs far fewer system calls.
 const MANY: usize = 64;
 
 /// The single task of a hub.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_core::{Failback, Preference, Rank, Standing};
 use tenure_lock::member::{Announcement, Member};
 
-/// Shortest and longest time for which a leader may have to observe a better candidate.
+/// Bounds of the time for which a leader observes a better candidate.
 const TIMES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(24 * 3600));
 
 /// How the candidates of an election are ranked: by their announced priority, and among candidates of equal priority by

@@ -64,7 +64,7 @@ async fn many_elections_in_a_namespace_share_one_watch_and_need_no_reads() {
     let hub = Hub::new(client.clone());
     let mut candidates: Vec<_> = (0..300)
         .map(|i| {
-            // Long enough for a slow machine, because a request that times out is followed by a read.
+            // The durations are long enough for a slow machine, because a request that times out is followed by a read.
             let elector = Elector::lease(client.clone(), "default", &format!("s{i}"))
                 .lease_duration(Duration::from_secs(900))
                 .renew_deadline(Duration::from_secs(600));

@@ -183,7 +183,7 @@ fn case_20_health_may_be_checked_from_many_threads_while_it_renews() {
                 })
             })
             .collect();
-        // Joined outside the runtime's threads, which continue to drive the election.
+        // The threads are joined outside the runtime's threads, which continue to drive the election.
         let checks = tokio::task::spawn_blocking(move || {
             let each = threads.into_iter().map(|thread| thread.join().unwrap());
             each.sum::<u64>()
