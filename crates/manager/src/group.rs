@@ -237,8 +237,8 @@ impl GroupHandle {
         *self.started.borrow()
     }
 
-    /// Waits until the work of this group has been started in this process. Returns immediately if it already was, and
-    /// false if it never will be.
+    /// Waits until the work of this group has been started in this process. Returns immediately if it has already been
+    /// started, and returns false if it will never be started.
     pub async fn running(&self) -> bool {
         self.started.clone().wait_for(|yes| *yes).await.is_ok()
     }

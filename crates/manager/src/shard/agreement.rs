@@ -48,7 +48,7 @@ pub enum Standing {
         shards: u32,
         /// The number that the group has agreed on, if there is an agreement.
         agreed: Option<u32>,
-        /// Number of shards, numbered by another shard count, that may still have an owner.
+        /// Number of shards that belong to another shard count and may still have an owner.
         held: usize,
         /// Number of replicas that are members.
         replicas: usize,

@@ -24,7 +24,7 @@ fn speaker(log: &Log) -> Runnable {
     })
 }
 
-/// Returns the error of a manager with this hook. Nothing must have run.
+/// Returns the error of a manager with this hook, and checks that nothing has run.
 async fn failed_hook<F, W>(hook: F) -> String
 where
     F: FnOnce(Startup) -> W + Send + 'static,

@@ -37,7 +37,7 @@ impl Drop for AtWork {
 }
 
 impl Board {
-    /// Returns work that records if another worker has its shard.
+    /// Returns work that records whether another worker has the same shard.
     fn worker(&self, replica: &str) -> Runnable {
         let (board, replica) = (self.clone(), replica.to_owned());
         Runnable::new("worker", move |scope| {

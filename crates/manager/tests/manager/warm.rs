@@ -76,7 +76,7 @@ async fn objects_deleted_during_standby_are_reconciled_by_the_next_leader() {
     maps.delete("a", &DeleteParams::default()).await.unwrap();
     first_log.wait("-a", 1).await;
     until("the standby knows", || reader.len() == 1).await;
-    // Queued before it leads: one existing object, and one that was deleted.
+    // The queue contains two objects before this replica leads: an existing one, and one that was deleted.
     let address = bound.wait_for(|all| !all.is_empty()).await.unwrap()[0];
     wait_for_metric(address, r#"workqueue_depth{name="maps"} 2"#).await;
     first.stop().await.unwrap();
