@@ -339,8 +339,8 @@ async fn user_cannot_grant_more_than_it_has() {
         auth.check_grant(&alice, "roles", "a", Some(old), &same)
     };
     assert_eq!(update(&same), Ok(()));
-    // Creating a role with rules that another role has grants them. So does an update of a role to rules it did not
-    // have.
+    // Creating a role with rules that another role has grants these rules. An update that adds rules to a role grants
+    // them too.
     assert!(grant("roles", "a", &same).is_err());
     assert!(update(&both).is_err());
 

@@ -81,7 +81,8 @@ pub(crate) struct Rules {
 #[derive(Debug)]
 pub(crate) struct Allowed {
     pub(crate) values: Vec<Value>,
-    /// The values as JSON, because a list in an object can be as long as the enum.
+    /// The values as JSON, for fast lookups. A list in an object can be as long as the enum, so a search of `values`
+    /// would take quadratic time.
     texts: HashSet<String>,
 }
 

@@ -94,7 +94,7 @@ async fn seat_is_granted_in_turn_and_returned_by_cancelled_requests() {
         tokio::task::yield_now().await;
     }
     drop(second);
-    // The user `a` has its only seat, so that `c` is next.
+    // The user `a` still has the one seat that a user may have, so `c` is next.
     assert_eq!(order.recv().await, Some("c1"));
     drop(first);
     assert_eq!(order.recv().await, Some("a2"));

@@ -65,7 +65,7 @@ impl Serving {
     ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        // Boxed, so that the memory of the handshake is freed when it is complete.
+        // The future is boxed, so that the memory of the handshake is freed when it is complete.
         let handshake = Box::pin(acceptor.accept(Stall::new(stream, self.limits.write)));
         let accepted = tokio::select! {
             accepted = tokio::time::timeout(self.limits.handshake, handshake) => accepted,

@@ -232,7 +232,7 @@ impl Builder {
             }
             Engine::Redb => {
                 let folder = folder.ok_or(StartError::NoDataDir)?.to_owned();
-                // Blocking, because every record is read and checked.
+                // Opening the store blocks, because every record is read and checked.
                 let open = move || RedbStore::encrypted(folder, encryption);
                 let opened = tokio::task::spawn_blocking(open).await;
                 let store =

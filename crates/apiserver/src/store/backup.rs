@@ -136,7 +136,7 @@ impl Snapshot {
 pub fn save(store: &impl Source, path: impl AsRef<Path>) -> Result<Report, BackupError> {
     let path = path.as_ref();
     let snapshot = store.snapshot();
-    // Readable by the owner only, because it contains secrets.
+    // Only the owner may read the file, because it contains secrets.
     let written = files::Replacement::create(path, 0o600).and_then(|mut part| {
         write(&snapshot, part.file())?;
         part.place()?;

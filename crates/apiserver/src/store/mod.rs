@@ -312,8 +312,8 @@ pub trait Store: Send + Sync + 'static {
     fn revision(&self) -> u64;
     /// Returns the current version.
     fn get(&self, key: &Key) -> Option<Arc<Object>>;
-    /// Lists a part of the range, now or exactly at a past revision. A revision that is not published yet means now. A
-    /// caller that needs such a revision awaits [`Store::reached`] first.
+    /// Lists a part of the range, now or exactly at a past revision. A revision that is not published yet stands for
+    /// the current one. A caller that needs such a revision awaits [`Store::reached`] first.
     fn page(&self, range: &Range, at: Option<u64>, window: &Window<'_>)
     -> Result<Listing, Expired>;
     /// Lists the whole range; see [`Store::page`].

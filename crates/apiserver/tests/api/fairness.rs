@@ -272,7 +272,7 @@ async fn renewals_continue_during_a_flood_of_heavy_patches() {
     let server = Attacked::start(|builder| builder.max_requests_inflight(8)).await;
     server.fill(60, 1).await;
     let renewals = Renewals::start(server.address, false);
-    // From 64 KB to 1 MB, with up to 4,000 values.
+    // The objects have 64 KB to 1 MB, and up to 4,000 values.
     let bodies: Vec<Vec<u8>> = [1_000, 2_000, 4_000, 4_000]
         .into_iter()
         .zip([64, 100, 120, 250])
@@ -444,7 +444,7 @@ async fn renewals_continue_with_many_watches_of_another_user() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewals_continue_with_many_connections_of_another_address() {
     let server = Attacked::start(|builder| builder.max_connections(100)).await;
-    // The holder connects anew for every renewal, which needs a place each time.
+    // The holder opens a new connection for every renewal, and each connection needs a place.
     let renewals = Renewals::start(server.address, true);
     let connect = async || {
         let socket = TcpSocket::new_v4().unwrap();

@@ -187,7 +187,7 @@ async fn purge_keeps_content_of_successor_namespace() {
         !store.succeed.load(Ordering::SeqCst)
     })
     .await;
-    // Long enough for the next step of the purge, which is immediate.
+    // This pause is long enough for the next step of the purge, which is immediate.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let content = server.call("GET", &format!("{MAPS}/new"), None).await;
     assert_eq!(content.status, 200, "the successor keeps its content");

@@ -130,7 +130,7 @@ impl<'a> Comparison<'a> {
         names: &[&str],
         had: &[&Rule],
     ) -> Result<(), Ended> {
-        // Only a rule for every name covers a rule for every name.
+        // An empty list of names stands for every name. Only another empty list covers it.
         if had.iter().any(|rule| rule.resource_names.is_empty()) {
             return Ok(());
         }

@@ -95,7 +95,7 @@ impl Rule {
                 .iter()
                 .any(|mine| mine == theirs || resource_covers(mine, resource, sub))
         });
-        // Only a rule for every name covers a rule for every name.
+        // An empty list of names stands for every name. Only another empty list covers it.
         let names = self.resource_names.is_empty()
             || (!other.resource_names.is_empty()
                 && other

@@ -442,7 +442,7 @@ fn is_empty(map: Option<&Value>) -> bool {
         .is_none_or(serde_json::Map::is_empty)
 }
 
-/// Returns the number of a percentage or of a number of pods.
+/// Returns the number in a percentage such as `25%`, or the number of pods itself.
 fn share(value: &Value) -> i64 {
     let text = value.as_str().and_then(|text| text.strip_suffix('%'));
     text.and_then(|digits| digits.parse().ok())
