@@ -133,8 +133,8 @@ async fn certificate(client: Client, namespace: String, ca: String) -> Result<()
     }
 }
 
-/// Converts a result: an object that another writer created in the meantime is accepted, and a namespace that is being
-/// deleted needs nothing.
+/// Converts the result of a creation. It is a success if another writer has created the object in the meantime, or if
+/// the namespace is being deleted.
 fn ended<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match result {
         Ok(_) => Ok(()),

@@ -127,7 +127,7 @@ impl Server {
 
     /// Applies the files of this folder when the server starts and when they change; see the controller `manifests` in
     /// `docs/book/reference/server.md`. A server with a data directory applies the folder `manifests` there, too. A
-    /// folder that does not exist is ignored until it does.
+    /// folder that does not exist is ignored until it exists.
     pub fn manifests(mut self, folder: impl Into<PathBuf>) -> Self {
         self.manifests.push(folder.into());
         self
@@ -209,8 +209,8 @@ impl Server {
         let elects = !(alone || self.no_leader_elect);
         let mut manager = Manager::builder(config)
             .gate(Gate {
-                // Excluded, because it would wait forever: the check waits for the manifests, and the manifests wait
-                // for this gate.
+                // Without this exclusion the gate would never open: the check waits for the manifests, and the
+                // manifests wait for the gate.
                 exclude: (api.is_some() && awaited).then_some("manifests"),
                 ..api_ready()
             })

@@ -61,7 +61,7 @@ impl Controller {
     }
 
     async fn read(&self, id: &FileId) -> Result<Read, String> {
-        // Removed or skipped since it was queued.
+        // The file was removed or skipped since it was queued.
         let Some(known) = self.files.get(id) else {
             return Ok(Read::Gone);
         };

@@ -119,7 +119,7 @@ impl Cluster {
         let objects = resource.objects(&self.client, id.namespace());
         let found = match objects.get_metadata(&id.name).await {
             Ok(found) => found,
-            // The object is gone, or its kind. In the second case the body is not a Status.
+            // The object or its kind is gone. If the kind is gone, the body is not a Status.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(false),
             Err(error) => return Err(error),
         };

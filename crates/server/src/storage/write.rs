@@ -1,4 +1,4 @@
-//! Writes: small merge patches on the version on which they were decided, and Events.
+//! Writes of the controllers: Events, and small merge patches of exactly the version on which the decision was based.
 
 use std::sync::Arc;
 

@@ -282,7 +282,7 @@ async fn invalid_file_is_reported_once_and_keeps_what_it_applied() {
     })
     .await;
     assert!(failed().await.len() <= 2, "bounded");
-    // Deleted with its file, although the file was never applied completely.
+    // The object is deleted with its file, although the file was never applied completely.
     fs::remove_file(folder.path().join("a.yaml")).unwrap();
     until("deleted", async || {
         value(client, "a").await.is_none() && value(client, "b").await.is_none()

@@ -332,7 +332,7 @@ async fn existing_volumes_are_bound_once_and_only_to_matching_claims() {
     assert_eq!(named.uid, rig.claim("early").await.unwrap().metadata.uid);
     assert_eq!(named.kind.as_deref(), Some("PersistentVolumeClaim"));
 
-    // As many claims as volumes, created together: each claim gets its own volume.
+    // As many claims as volumes are created together, and each claim gets a different volume.
     for n in 0..8 {
         rig.volume_of(&format!("many-{n}"), "many", json!({})).await;
     }
