@@ -224,7 +224,7 @@ pub fn main(args: &[String]) -> ExitCode {
 
 /// Simulates, hunts and checks. Returns true if no invariant was violated and every bug was found.
 pub fn run(options: &Options) -> bool {
-    // The model check gets up to two fifths of the time. The hunt needs little.
+    // The model check gets up to two fifths of the time. The hunt needs little time.
     let parts = if options.model { 2 } else { 1 };
     let limit = Duration::from_secs(options.seconds / parts);
     if options.stack {

@@ -135,7 +135,7 @@ impl World {
             refinement: refined::refinement(&plan),
             plan,
             rng,
-            // Not zero, so that a wall clock can be set back.
+            // The time does not start at zero, so that a wall clock can be set back.
             now: 1_000_000_000,
             nodes: Vec::new(),
             register: Register::default(),

@@ -150,8 +150,8 @@ impl Calm {
                 } else {
                     0
                 };
-                // With a proof that the holder is dead, nobody waits for its lease.
-                // Without its id, the end of a container proves nothing in the second of the acquisition.
+                // With a proof that the holder is dead, nobody waits for its lease. The end of a container in the
+                // second of the acquisition proves nothing without the id of the container.
                 let all = world.plan.proves.iter().all(|proves| *proves);
                 let proved = !polls && all && world.plan.container_ids;
                 let wait = if proved { request } else { lease };

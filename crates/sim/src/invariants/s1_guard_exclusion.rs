@@ -38,8 +38,8 @@ impl GuardExclusion {
     }
 }
 
-/// Checks the weaker guarantee: a node that has received the current state, written by somebody else, must not have a
-/// valid guard any more.
+/// Checks the weaker guarantee: a node that has received the current state from another writer must no longer have a
+/// valid guard.
 pub fn check_prompt_stop(shown: &str, guard_holds: bool) -> Option<String> {
     guard_holds.then(|| format!("still leads after it observed that {shown}"))
 }

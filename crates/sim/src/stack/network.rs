@@ -90,8 +90,8 @@ impl Wire {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
         let call = parse(&head.method, &head.uri, &body)?;
-        // Checked when the driver hands over the request, because a process can be stopped before the first byte is
-        // sent.
+        // The request is checked here, when the driver hands it over, because a process can be stopped before the first
+        // byte is sent.
         let author = (self.node as u64, self.clock.now().local);
         let fate = self.world.lend().leaves(self.node, &call, author.1);
         self.clock.runs().await;
@@ -134,7 +134,7 @@ impl Wire {
         };
         let answer = match fate.fault {
             Some(Fault::ErrorApplied) => Some(Answer::Failure(504)),
-            // Repeated by a layer below the driver.
+            // A layer below the driver repeats the request.
             Some(Fault::OwnConflict) => Some(self.world.serve(author, &call)),
             Some(Fault::Duplicate) => {
                 let (wire, call) = (self.clone(), call.clone());

@@ -70,7 +70,7 @@ impl World {
         (format!("m{machine}"), format!("b{machine}-{boot}"))
     }
 
-    /// A new process knows the boot of its machine.
+    /// Gives a new process the evidence of the current boot of its machine.
     pub(super) fn learn_own_boot(&mut self, i: usize) {
         if self.plan.proves[i] {
             let (machine, boot) = self.machine(i);
@@ -136,7 +136,8 @@ impl World {
         }
         let object = self.register.find(&version);
         let described = object.and_then(|object| match self.kind {
-            // The bug is in the core. A driver with the same bug finds evidence about the described incarnation.
+            // This bug is in the core. The simulated driver has the same bug, so it looks up evidence about the
+            // described incarnation.
             Kind::Proofs(Some(tenure_core::Mutant::ProofByIdentity)) => {
                 object.seen.described.clone()
             }
@@ -261,8 +262,8 @@ impl World {
         let (started, finished, next_started) = match fault {
             // The run before that of the holder. It ended right before the run of the holder began.
             Fault::EvidenceOldRun => (later(began, -10), began, None),
-            // The run that the kubelet has lost acquires no further term before this one has ended. While its work runs,
-            // no acquisition is on its way.
+            // The lost run must not acquire another term before this run has ended. While the lost run works, it has no
+            // acquisition in flight.
             Fault::EvidenceLaterRun if author == Some(node.incarnation) && node.work.is_some() => {
                 (later(acquired?, 1), now, None)
             }
@@ -287,7 +288,7 @@ impl World {
             if !self.nodes[node].alive {
                 continue;
             }
-            // Nobody sees the end of a process that ends with its machine.
+            // No candidate observes the end of a process that ends with its machine.
             self.nodes[node].place = None;
             self.crash(node);
             let delay = self.rng.below(lease);
