@@ -45,7 +45,7 @@ impl Controller {
             if self.is_stopping() {
                 continue;
             }
-            // Boxed, because most of the many workers are idle and should not reserve the size of this future.
+            // The future is boxed, because most of the many workers are idle and should not reserve its size.
             match Box::pin(self.sync_claim(&uid)).await {
                 Next::Done => self.queues.claims.forget(&uid),
                 Next::Retry => self.queues.claims.add_rate_limited(uid.clone()),

@@ -167,7 +167,7 @@ impl Cluster {
     ) -> Result<T, ClusterError> {
         self.pace.turn().await;
         let _slot = self.slots.acquire().await;
-        // Boxed, because the future of a running request is large and most callers wait for their turn.
+        // The future is boxed, because it is large while a request runs, and most callers wait for their turn.
         match tokio::time::timeout(LIMIT, Box::pin(request())).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(source)) => Err(ClusterError::Request {

@@ -269,7 +269,7 @@ impl Controller {
     }
 
     /// Deletes storage. All deletions go through this function, which checks the term immediately before the call.
-    /// `driver` is ours, labelled for metrics.
+    /// `driver` is the client of our driver, with the metric labels of this call.
     pub(crate) async fn delete_storage(
         &self,
         driver: &Driver,

@@ -234,7 +234,7 @@ fn elector(election: &Election, client: Client, driver: &str) -> tenure::Builder
     let name = names::lock_name(driver);
     let identity = tenure::identity::host_uuid();
     Elector::open(client, election.kind, &election.namespace, &name)
-        // As csi-lib-utils writes it.
+        // csi-lib-utils uses the same source component.
         .event_source(format!("{name}/{identity}"))
         .identity(identity)
         .lease_duration(election.lease_duration)
