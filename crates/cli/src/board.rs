@@ -174,7 +174,7 @@ impl Board {
         while let Ok(update) = self.updates.try_recv() {
             self.take(update);
         }
-        // Once for all changes, because each count reads all members of an election.
+        // The candidates are counted once for all changes, because each count reads all members of an election.
         for place in std::mem::take(&mut self.uncounted) {
             self.recount(&place);
         }
@@ -278,7 +278,7 @@ impl Board {
             }
         }
         let place = (seen.namespace.clone(), seen.name.clone());
-        // Also after each renewal of the leader, so that dead candidates disappear.
+        // The candidates are also counted after each renewal of the leader, so that dead candidates disappear.
         seen.candidates = self.candidates(&place);
         if let Some(change) = TermChange::of_change(before.map(|row| &row.seen), &seen) {
             change.join(self.changes.entry(place.clone()).or_default());

@@ -60,7 +60,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Returns whether candidates announce themselves and none of them stands ready to follow the holder.
+    /// Returns whether candidates announce themselves, and none except the holder is ready to lead.
     pub(crate) fn has_no_standby(&self) -> bool {
         let stands_ready = |other: &Candidate| other.ready && other.identity != self.holder;
         !self.candidates.is_empty() && !self.candidates.iter().any(stands_ready)
@@ -98,7 +98,7 @@ pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> Result<Lis
         refused: Vec::new(),
         clock: Clock::default(),
     };
-    // By the namespace and the name of their election.
+    // The keys are the namespace and the name of an election.
     let mut members: BTreeMap<(String, String), Vec<Candidate>> = BTreeMap::new();
     for (kind, answer) in answers.await {
         let answer = match answer {

@@ -122,7 +122,8 @@ impl Rule {
     }
 }
 
-/// Combines rules so that no verb is granted twice. A rule for all objects of a resource includes those with a name.
+/// Combines rules so that no verb is granted twice. A rule for all objects of a resource includes the rules for single
+/// objects.
 pub(crate) fn merged(rules: Vec<Rule>) -> Vec<Rule> {
     let mut all: Vec<Rule> = Vec::new();
     for rule in rules.iter().filter(|rule| rule.name.is_none()) {

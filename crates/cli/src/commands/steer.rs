@@ -262,7 +262,7 @@ mod tests {
         let renewed = jiff::Timestamp::now().as_microsecond() - ago * 1_000_000;
         let renewed = WallTime::from_micros(renewed);
         let members = Members::open(client.clone(), "default", "web").unwrap();
-        // Long enough for `b` to stay alive, although nobody renews it.
+        // The duration is long enough for `b` to stay alive, although no candidate renews it.
         let duration = Duration::from_secs(if ago == 0 { 300 } else { 4 });
         members
             .write(&member, duration, renewed, None)

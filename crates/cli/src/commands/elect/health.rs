@@ -47,7 +47,7 @@ impl ReadyGate {
         Self { gate, handle }
     }
 
-    /// Closes the gate for a reason, or opens it, and announces which.
+    /// Closes the gate for a reason, or opens it, and announces the change.
     pub(super) fn close(&self, why: Option<String>) {
         if let Some(membership) = self.handle.membership() {
             membership.set_not_ready(why.clone());

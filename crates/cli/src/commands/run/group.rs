@@ -201,8 +201,8 @@ pub(crate) fn close_inherited(keep: &[i32]) {
     }
 }
 
-/// `tenure __child PARENT KEEP CGROUP CMD ARG...`: ties its life to the parent's and becomes the command. Returns only
-/// if that failed, with the exit code.
+/// `tenure __child PARENT KEEP CGROUP CMD ARG...`: ties its life to the parent's and becomes the command. If that
+/// fails, returns the exit code; otherwise it does not return.
 pub(crate) fn become_child(args: &[OsString]) -> u8 {
     let parent = args
         .first()

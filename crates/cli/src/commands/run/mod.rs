@@ -102,7 +102,7 @@ impl Run {
             Ok(connected) => connected,
             Err(signal) => return Ok(code_of(signal)),
         };
-        // Called only now, so that a local server that was just started is not a descendant.
+        // Orphans are adopted only now, so that a local server that was just started is not a descendant.
         adopt_orphans()?;
         let namespace = self.election.namespace(&connected.namespace);
         let limit = if self.nonblock || self.slots.is_none() {
@@ -130,7 +130,7 @@ impl Run {
             None => {}
         }
         if self.foreground == Foreground::Never && terminal::is_there() {
-            // As for `&` in a script: a process without access to the terminal has nothing to read.
+            // As for `&` in a script, a process without access to the terminal cannot read input.
             self.stdin = Stdin::Null;
         }
         let foreground = match self.foreground {

@@ -134,7 +134,7 @@ impl Runner {
     pub(super) fn enter(&mut self, last: Option<u32>) -> Result<()> {
         let election = self.run.election.election.clone();
         let Some(count) = self.run.slots else {
-            // A candidate that has led is still running, and keeps orders about the next term.
+            // The candidacy of an earlier term is still running, and keeps orders about the next term.
             if self.entries.is_empty() {
                 self.enter_one(&election, None, &BTreeMap::new())?;
             }

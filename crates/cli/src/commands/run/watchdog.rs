@@ -155,7 +155,8 @@ fn run(wrapper: Pid, keep: &str, cgroup: Option<&Cgroup>) -> io::Result<u8> {
         }
     };
     tell(socket, Report::Started(kin::raw(main)));
-    // Even after an error of the guard loop, nothing else watches the command any more.
+    // An error of the guard loop is ignored. The processes are ended in any case, because nothing else watches the
+    // command any more.
     let _ = guard(wrapper, main, socket, &fence);
     end_everything(main, cgroup);
     let certain = has_ended(wrapper) && nothing_is_left();

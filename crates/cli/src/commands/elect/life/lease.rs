@@ -243,7 +243,7 @@ mod tests {
         json!({ "metadata": metadata, "spec": spec })
     }
 
-    /// Frees this Lease, and returns whether it was freed and the requests that were sent.
+    /// Frees this Lease. Returns whether it was freed, and the requests that were sent.
     async fn freed(stored: Option<Value>, created: StatusCode) -> (bool, Vec<(Method, Value)>) {
         freed_at(PodStage::Ended, stored, created).await
     }

@@ -36,8 +36,8 @@ pub(in crate::commands::elect) struct Undertaker {
 }
 
 impl Undertaker {
-    /// Follows the pod of every leader. A deleted Lease does not stop this, because the garbage collector may be faster
-    /// than we are.
+    /// Follows the pod of every leader. The deletion of the Lease does not stop this, because the garbage collector may
+    /// delete it before this candidate frees it.
     pub(in crate::commands::elect) async fn serve(self) {
         let mut seen = self.view.seen.subscribe();
         let mut warned = String::new();
@@ -144,7 +144,7 @@ impl Undertaker {
         if self.is_dead(vigil, &at, object.as_ref()) {
             return Ok(true);
         }
-        // With bookmarks, so that the watch of a pod without events does not look like a dead connection.
+        // The watch requests bookmarks, so that the watch of a pod without events does not look like a dead connection.
         let watch = format!(
             "{path}&watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={at}"
         );

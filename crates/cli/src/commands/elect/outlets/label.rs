@@ -67,7 +67,7 @@ impl Label {
         let is_own = |pod: &&Value| pod["metadata"]["name"] == *self.pod;
         let mut cleared = Ok(());
         for pod in labelled.iter().filter(|pod| !is_own(pod)) {
-            // Checked before each pod, because a new leader may have labelled itself in the meantime.
+            // The leader is checked before each pod, because a new leader may have labelled itself in the meantime.
             if value(pod).as_ref() == Some(yes) && self.handle.is_leading() {
                 let name = pod["metadata"]["name"].as_str().unwrap_or_default();
                 cleared = cleared.and(self.patch(name, no, None).await);

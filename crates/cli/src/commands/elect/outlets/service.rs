@@ -1,7 +1,7 @@
 //! `--service`: a Service that selects the leader's pod by name.
 //!
-//! The pod gets a label with its own name, and the Service a selector for it. There is never a moment with two pods
-//! behind the Service. This conflicts with tools that manage the Service's selector.
+//! The pod gets a label with its own name, and the Service gets a selector for this label. There is never a moment with
+//! two pods behind the Service. This conflicts with tools that manage the Service's selector.
 
 use anyhow::{Context, Result};
 use http::{Request, header};
