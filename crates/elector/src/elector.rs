@@ -228,7 +228,7 @@ impl fmt::Debug for Place {
 /// Result of [`Elector::run`].
 #[derive(Debug)]
 pub enum Ended<T> {
-    /// It was shut down before it led.
+    /// The candidate was shut down before it led.
     NeverLed,
     /// The work ended by itself.
     Completed(T),

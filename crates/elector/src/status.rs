@@ -15,15 +15,15 @@ pub enum Status {
     Unknown,
     /// Another candidate leads.
     Follower {
-        /// Its identity.
+        /// Identity of the leader.
         leader: String,
     },
     /// This candidate leads.
     Leader {
         /// Token of the term.
         token: FencingToken,
-        /// Instant until which it leads if no further renewal succeeds. Renewals move it without notifying watchers;
-        /// [`Tenure::is_leading`](crate::Tenure::is_leading) compares it with the clock.
+        /// Instant until which this candidate leads if no further renewal succeeds. Renewals move it without notifying
+        /// watchers; [`Tenure::is_leading`](crate::Tenure::is_leading) compares it with the clock.
         until: LocalTime,
     },
 }

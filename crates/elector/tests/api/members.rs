@@ -87,7 +87,7 @@ async fn member_of_a_dead_candidate_is_deleted_by_others() {
         identity: "dead".to_owned(),
         ..Member::default()
     };
-    // Its clock is far ahead, so its renew time alone would keep it alive.
+    // The clock of this member is far ahead, so its renew time alone would keep it alive.
     let future = WallTime::from_micros(4_000_000_000_000_000);
     let duration = Duration::from_secs(2);
     members.write(&dead, duration, future, None).await.unwrap();

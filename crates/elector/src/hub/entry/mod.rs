@@ -63,7 +63,7 @@ pub(super) struct Entry {
     /// The lock object in the version that the state machine knows.
     pub(super) last: Option<Snapshot>,
     pub(super) request: Option<Request>,
-    /// Whether it is in the queue of the hub.
+    /// Whether the request is in the queue of the hub.
     pub(super) queued: bool,
     watching: Watching,
     begun: Begun,

@@ -115,7 +115,7 @@ pub(super) struct Requests {
     posts: VecDeque<(LocalTime, u64, Box<Note>)>,
     /// Whether requests share a connection.
     shared: bool,
-    /// Its clones count the requests in flight.
+    /// The number of clones of this value is the number of requests in flight.
     busy: Arc<()>,
     posting: Arc<()>,
 }

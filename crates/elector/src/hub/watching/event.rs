@@ -38,7 +38,7 @@ enum Object {
 }
 
 impl WatchedObject {
-    /// Creates it from an item of a list.
+    /// Creates the object from an item of a list.
     pub(super) fn listed(item: Value) -> Self {
         let text = |key: &str| {
             item["metadata"][key]
@@ -54,7 +54,7 @@ impl WatchedObject {
         }
     }
 
-    /// Creates it from the text of the object.
+    /// Creates the object from its text.
     pub(super) fn from_text(name: &str, uid: &str, revision: &str, text: &str) -> Self {
         Self {
             name: name.to_owned(),

@@ -94,7 +94,7 @@ impl Eq for Name {}
 struct Running {
     feed: Feed,
     up: bool,
-    /// Whether it is forbidden and that was logged.
+    /// Whether the last attempt to watch was forbidden. Only the first of several such attempts is logged.
     forbidden: bool,
 }
 
