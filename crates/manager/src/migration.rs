@@ -32,11 +32,11 @@ pub struct ControllerLeader {
 /// Placement of a controller in this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// It runs under the main lock.
+    /// The controller runs under the main lock.
     NonMigrated,
-    /// It runs under the migration lock.
+    /// The controller runs under the migration lock.
     Migrated,
-    /// Another program runs it.
+    /// Another program runs the controller.
     Unowned,
 }
 

@@ -92,7 +92,7 @@ impl Tasks {
         for runnable in new {
             let here = self.running.enter(runnable.name());
             let everywhere = self.context.running.enter(runnable.name());
-            // It counts as running while any clone of its scope exists.
+            // The runnable counts as running while any clone of its scope exists.
             let scope = scope.renamed(runnable.shared_name(), [here, everywhere]);
             let work = supervise(runnable, scope.clone(), self.context.clone());
             self.set.spawn(async move {

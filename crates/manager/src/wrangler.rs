@@ -67,9 +67,9 @@ pub enum Invalid {
     /// An environment variable is not a duration.
     #[error("{variable}={value:?}: {cause}")]
     Variable {
-        /// Its name.
+        /// Name of the variable.
         variable: &'static str,
-        /// Its value.
+        /// Value of the variable.
         value: String,
         /// The problem with the value.
         cause: String,

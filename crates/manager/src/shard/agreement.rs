@@ -39,12 +39,12 @@ const LIST_AT_EASE: usize = 1_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Standing {
-    /// It has not started, or is reading the number of shards that the group has agreed on.
+    /// The replica has not started, or is reading the number of shards that the group has agreed on.
     #[default]
     Joining,
-    /// It waits until replicas with another number of shards are gone.
+    /// The replica waits until replicas with another number of shards are gone.
     Waiting {
-        /// Its own number of shards.
+        /// The number of shards of this replica.
         shards: u32,
         /// The number that the group has agreed on, if there is an agreement.
         agreed: Option<u32>,
@@ -53,7 +53,7 @@ pub enum Standing {
         /// Number of replicas that are members.
         replicas: usize,
     },
-    /// It is a member, and may own shards.
+    /// The replica is a member, and may own shards.
     Member,
 }
 

@@ -459,7 +459,7 @@ async fn lease_lost_during_the_start_of_controllers_stops_them() {
     let log = Log::default();
     let said = log.clone();
     let leases: Api<Lease> = Api::namespaced(client, "default");
-    // Its start is slow; in the meantime another candidate takes the lease.
+    // This controller starts slowly. In the meantime, another candidate takes the lease.
     let slow = Runnable::new("slow", move |scope| {
         let (said, leases) = (said.clone(), leases.clone());
         async move {

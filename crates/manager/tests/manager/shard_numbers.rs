@@ -203,7 +203,7 @@ async fn replica_that_may_change_the_number_waits_reports_it_and_continues() {
     };
     until("the new one waits", waits).await;
     let address = addresses.wait_for(|all| !all.is_empty()).await.unwrap()[0];
-    // It is ready, so a rolling update continues.
+    // The waiting replica is ready, so a rolling update continues.
     assert_eq!(get(address, "/readyz").await, (200, "ok".into()));
     let (status, text) = get(address, "/readyz/shards-queue").await;
     let note = "ok: waiting to change the number of shards from 6 to 8:";

@@ -135,7 +135,7 @@ async fn a_dropped_reconciliation_is_no_longer_active() {
     let said = log.clone();
     let deaf = Warm::new("maps", maps, watcher::Config::default(), move |_| {
         said.say("tries");
-        // It ignores cancellation in its first term.
+        // The controller ignores cancellation in its first term.
         let deaf = said.count("tries") == 1;
         async move {
             if deaf {
