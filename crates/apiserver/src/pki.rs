@@ -350,7 +350,7 @@ fn set_lifetime(params: &mut CertificateParams, days: i64) {
     params.not_after = (now + span(days)).into();
 }
 
-/// Whether this authority issued the certificate, and it covers the names and does not expire soon.
+/// Whether this authority issued the certificate, and the certificate covers the names and does not expire soon.
 fn is_good(identity: &Identity, ca: &str, names: &BTreeSet<String>) -> bool {
     issued_by(identity, ca).is_some_and(|issued| {
         issued.seconds_left > RENEW_DAYS * DAY && names.is_subset(&issued.names)

@@ -62,9 +62,9 @@ pub enum PolicyError {
         "the audit policy is of kind {kind:?} in {version:?}; it must be a Policy of audit.k8s.io/v1"
     )]
     Kind {
-        /// Its `kind`.
+        /// The `kind` of the document.
         kind: String,
-        /// Its `apiVersion`.
+        /// The `apiVersion` of the document.
         version: String,
     },
     /// A policy without rules records nothing.

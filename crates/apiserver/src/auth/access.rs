@@ -33,7 +33,7 @@ pub struct TokenClaims<'a> {
     pub namespace: &'a str,
     /// Name of the service account.
     pub name: &'a str,
-    /// Its uid.
+    /// Uid of the service account.
     pub uid: &'a str,
     /// Audiences of the token; never empty.
     pub audiences: &'a [String],
@@ -48,9 +48,9 @@ pub struct TokenClaims<'a> {
 pub struct BoundObject<'a> {
     /// `Pod`, `Secret` or `Node`.
     pub kind: &'a str,
-    /// Its name.
+    /// Name of the object.
     pub name: &'a str,
-    /// Its uid.
+    /// Uid of the object.
     pub uid: &'a str,
 }
 
@@ -67,7 +67,7 @@ pub struct Rules {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotGranted {
-    /// It grants more than the writer has. The response is 403.
+    /// The role or binding grants more than the writer has. The response is 403.
     #[error("{0}")]
     Beyond(String),
     /// The role of a binding does not exist, so its rules are unknown. The response is 404.

@@ -169,7 +169,7 @@ impl State {
 struct Hold {
     gate: Arc<Gate>,
     place: u32,
-    /// Whether it is a client without credentials.
+    /// Whether the user is a client without credentials.
     anonymous: bool,
 }
 

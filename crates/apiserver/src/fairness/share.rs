@@ -12,7 +12,7 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
     pub(crate) place: u32,
-    /// Whether it is a client without credentials.
+    /// Whether the user is a client without credentials.
     pub(crate) anonymous: bool,
 }
 

@@ -20,7 +20,7 @@ const NAME_ATTEMPTS: usize = 8;
 
 /// Result of an attempt to create an object.
 enum Created {
-    /// It was created. Contains the stored form.
+    /// The object was created. Contains its stored form.
     Done(Bytes),
     /// An object of that name exists.
     Exists,

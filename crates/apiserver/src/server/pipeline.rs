@@ -30,9 +30,9 @@ use crate::status::Failure;
 pub(super) enum Peer {
     /// A network client.
     Network {
-        /// The user of its client certificate.
+        /// The user of the client certificate.
         certificate: Option<User>,
-        /// Its address.
+        /// Address of the client.
         address: Option<IpAddr>,
         /// Whether the connection uses TLS.
         tls: bool,

@@ -186,7 +186,7 @@ pub struct Given {
 pub struct Write {
     /// The object.
     pub key: Key,
-    /// Its precondition.
+    /// Precondition on the object.
     pub expected: Expected,
     /// The change.
     pub change: Change,

@@ -59,7 +59,7 @@ struct Role {
 
 #[derive(Clone, Copy, Debug)]
 struct Binding {
-    /// Whether it names a Role instead of a ClusterRole.
+    /// Whether the binding names a Role instead of a ClusterRole.
     local: bool,
     role: usize,
     /// Bit set of users.

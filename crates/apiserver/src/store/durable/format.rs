@@ -258,7 +258,7 @@ pub(in crate::store) enum Unreadable {
     /// The record is damaged.
     #[error("{0}")]
     Damaged(String),
-    /// Its key is missing.
+    /// The key of the record is missing.
     #[error("{0}")]
     Locked(String),
 }

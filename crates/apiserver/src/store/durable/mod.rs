@@ -70,7 +70,7 @@ pub enum OpenError {
     Format {
         /// The database file.
         path: PathBuf,
-        /// Its format.
+        /// Format of the file.
         found: u32,
         /// The newest known format.
         known: u32,
