@@ -26,11 +26,11 @@ pub(super) enum Obstacle {
 /// State of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    /// It exists.
+    /// The owner exists.
     Solid,
-    /// It does not exist, or the object with its name is a different one.
+    /// The owner does not exist, or the object with its name is a different one.
     Dangling,
-    /// It waits for its dependents to be deleted.
+    /// The owner waits for its dependents to be deleted.
     Waiting,
 }
 

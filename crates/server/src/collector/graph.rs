@@ -35,9 +35,9 @@ pub(super) struct Node {
     /// The owners' uids, and whether this object blocks their foreground deletion.
     pub(super) owners: Vec<(String, bool)>,
     pub(super) deleting: bool,
-    /// Its deletion waits for the collector.
+    /// Whether the deletion of the object waits for the collector.
     pub(super) collecting: bool,
-    /// Its deletion waits for its dependents.
+    /// Whether the deletion of the object waits for its dependents.
     pub(super) foreground: bool,
 }
 

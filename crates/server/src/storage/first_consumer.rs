@@ -23,27 +23,27 @@ use super::{Key, Storage};
 
 /// Next action for a pod.
 enum Plan {
-    /// The steps for its claims on a node.
+    /// The steps for the claims of the pod on a node.
     Take(String, Vec<Step>),
-    /// A node was selected for one of its claims a short time ago.
+    /// A node was selected for one of the claims a short time ago.
     Wait(Duration),
 }
 
 /// The step for a claim on the selected node.
 enum Step {
-    /// This existing volume.
+    /// Use this existing volume.
     Reserve(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>),
-    /// A new volume.
+    /// Create a new volume.
     Provision(Arc<PersistentVolumeClaim>),
 }
 
 /// A claim of a pod, with the properties that matter for the node.
 enum PodClaim {
-    /// It has a volume.
+    /// The claim has a volume.
     Bound(Arc<PersistentVolume>),
-    /// A node was selected before.
+    /// A node was selected for the claim before.
     Chosen(String),
-    /// It needs a volume.
+    /// The claim needs a volume.
     Open(Arc<PersistentVolumeClaim>, Arc<StorageClass>),
 }
 

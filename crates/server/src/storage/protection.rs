@@ -17,9 +17,9 @@ use super::world::{IndexKey, Name};
 #[derive(Debug, PartialEq, Eq)]
 enum Need {
     Nothing,
-    /// It has no protection yet.
+    /// The object needs protection and has none yet.
     Protect,
-    /// It is being deleted, and only the protection blocks that.
+    /// The object is being deleted, and only the protection blocks the deletion.
     Release,
 }
 
