@@ -52,7 +52,7 @@ pub(crate) struct Node {
     /// Unique among all incarnations of a run.
     pub(crate) incarnation: u64,
     pub(crate) identity: String,
-    /// It runs client-go in a fleet with tenure, so no invariant is checked for it.
+    /// Whether the node runs client-go in a fleet with Tenure. No invariant is checked for such a node.
     pub(crate) foreign: bool,
     pub(crate) alive: bool,
     /// Real time at which a paused process resumes; 0 while it runs.
@@ -68,7 +68,7 @@ pub(crate) struct Node {
     pub(crate) open: Option<(u64, LocalTime)>,
     pub(crate) guard: Option<Guard>,
     pub(crate) work: Option<Work>,
-    /// The work of the last term exceeded its deadline.
+    /// Whether the work of the last term exceeded its deadline.
     pub(crate) overran: bool,
     pub(crate) sights: Sights,
     /// The number of the watch connection, 0 if there is none.
@@ -77,19 +77,19 @@ pub(crate) struct Node {
     pub(crate) watch_tail: u64,
     pub(crate) requests_blocked_until: u64,
     pub(crate) answers_blocked_until: u64,
-    /// Real time until which it was asked not to campaign.
+    /// Real time until which the node was asked not to campaign.
     pub(crate) sits_out_until: u64,
-    /// It was asked to end.
+    /// Whether the node was asked to end.
     pub(crate) leaving: bool,
-    /// A term has begun since it last tried to acquire the lock.
+    /// Whether a term has begun since the node last tried to acquire the lock.
     pub(crate) has_led: bool,
-    /// Where it runs, if it describes itself in the lock object.
+    /// Where the node runs, if it describes itself in the lock object.
     pub(crate) place: Option<Rc<Place>>,
-    /// When its container started, by its wall clock in whole seconds.
+    /// When the container of the node started, by the wall clock of the node in whole seconds.
     pub(crate) started: WallTime,
-    /// The last evidence that it received.
+    /// The last evidence that the node received.
     pub(crate) evidence: VecDeque<Evidence>,
-    /// The version whose holder it has last proved dead.
+    /// The version whose holder the node has last proved dead.
     pub(crate) proved: Option<Version>,
     pub(crate) ranked: RankedNode,
 }

@@ -14,7 +14,7 @@ use crate::world::{Report, World};
 pub struct Sweep {
     /// Number of seeds that were run.
     pub seeds: u64,
-    /// Their totals.
+    /// Totals of these seeds.
     pub totals: Totals,
     /// Seeds whose second run had a different trace.
     pub unequal: Vec<u64>,

@@ -51,7 +51,7 @@ const BUSY: u32 = 100;
 /// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Its totals.
+    /// Totals of the run.
     pub totals: Totals,
     /// Changes with every event: equal hashes mean equal runs.
     pub hash: u64,

@@ -13,9 +13,10 @@ use crate::rng::Rng;
 pub(super) enum Naming {
     /// The correct name.
     Right,
-    /// It uses a wrong host name, and verifies it.
+    /// The process uses a wrong host name, and verifies it.
     Wrong,
-    /// It uses a wrong host name and does not verify it, like versions before that check existed. It sets no mark.
+    /// The process uses a wrong host name and does not verify it, like versions before that check existed. It sets no
+    /// mark.
     Unchecked,
 }
 

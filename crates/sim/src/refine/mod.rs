@@ -106,13 +106,13 @@ struct Candidate {
 /// The candidate that takes a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Actor<'a> {
-    /// Its number, unique among all incarnations.
+    /// Number of the incarnation, which is unique in a run.
     pub incarnation: u64,
-    /// Its local clock.
+    /// Local clock of the candidate.
     pub clock: LocalTime,
-    /// Its durations.
+    /// Durations of the candidate.
     pub timing: &'a Timing,
-    /// Whether its guarded work runs.
+    /// Whether the guarded work of the candidate runs.
     pub works: bool,
 }
 

@@ -86,7 +86,7 @@ impl World {
                     .all(|owned| owned.finished);
                 let stays = self.replicas[i].may_change && !self.is_semaphore();
                 if left && stays {
-                    // It waits like a new process, but keeps its observations.
+                    // The replica waits like a new process, but keeps its observations.
                     self.replicas[i].standing = Standing::Joining;
                     self.replicas[i].elections.clear();
                 } else if left {

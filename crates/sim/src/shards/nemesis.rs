@@ -43,7 +43,7 @@ impl World {
                 let incarnation = replica.incarnation;
                 self.after(span, Event::Restart(i, incarnation));
             }
-            // It releases its shards, and the next process starts as after a crash.
+            // The replica releases its shards, and the next process starts as after a crash.
             Fault::Shutdown if replica.alive && replica.paused_until <= self.now => {
                 replica.may_change = false;
                 if replica.standing == Standing::Member {

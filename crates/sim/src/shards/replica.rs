@@ -54,7 +54,7 @@ pub(super) enum Standing {
     Leaving,
 }
 
-/// Its operation on the agreement in progress.
+/// The operation of a replica on the agreement that is in progress.
 #[derive(Debug)]
 pub(super) enum Gate {
     Idle,

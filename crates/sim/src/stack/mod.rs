@@ -156,9 +156,9 @@ struct Node {
     /// The term whose work still runs.
     works_for: Option<u64>,
     overran: bool,
-    /// It was paused, so it could not stop in time.
+    /// Whether the process was paused, so that it could not stop in time.
     was_paused: bool,
-    /// It does not watch.
+    /// Whether the candidate polls and does not watch.
     polls: bool,
 }
 

@@ -56,7 +56,7 @@ pub(super) enum End {
     Broken,
     /// With the error "too old".
     Gone,
-    /// It does not end, but it delivers no further events.
+    /// The watch does not end, but it delivers no further events.
     Silent,
 }
 

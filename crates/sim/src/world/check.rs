@@ -171,7 +171,7 @@ impl World {
             node.has_led &= matches!(kind, WriteKind::Renew(_));
             return;
         };
-        // Its local clock may be slower.
+        // The local clock of the node may be slower than real time.
         let sits_out = node.sits_out_until > 0 && self.now < node.sits_out_until + lease;
         if node.has_led || node.leaving || sits_out {
             return;

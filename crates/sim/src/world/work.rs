@@ -152,7 +152,7 @@ impl World {
         let calm = self.calm.is_some();
         let (incarnation, faults) = (self.nodes[i].incarnation, self.plan.faults);
         let Some(work) = self.nodes[i].work.as_mut().filter(|work| !work.ending) else {
-            // It had ended by itself.
+            // The work had ended by itself.
             return;
         };
         work.ending = true;
