@@ -22,7 +22,7 @@ pub(crate) struct Local {
     pub(crate) options: NodeDeployment,
     /// Topology of the node, as the driver reports it.
     pub(crate) segments: BTreeMap<String, String>,
-    /// When this node may take an unassigned claim, by uid.
+    /// Instants from which this node may take unassigned claims, by the uid of the claim.
     pub(crate) turns: Mutex<HashMap<String, Instant>>,
 }
 

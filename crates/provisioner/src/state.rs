@@ -5,14 +5,14 @@ use tenure_csi::{CallError, Code};
 /// State of the driver after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing. If the claim was deleted, it needs no further work.
+    /// The driver creates nothing. If the claim was deleted, it needs no further work.
     Finished,
-    /// It may still be creating the volume. The claim is retried even after its deletion, because only the driver's
-    /// response shows whether a volume has to be deleted.
+    /// The driver may still be creating the volume. The claim is retried even after its deletion, because only the
+    /// driver's response shows whether a volume has to be deleted.
     InBackground,
-    /// The same as before, because this attempt ended before the call.
+    /// The state is the same as before, because this attempt ended before the call.
     NoChange,
-    /// Nothing, and it cannot create the volume for this node. The scheduler must choose another node.
+    /// The driver creates nothing, and cannot create the volume for this node. The scheduler must choose another node.
     Reschedule,
 }
 
