@@ -46,7 +46,8 @@ pub(crate) struct Scope {
     /// The only lock kind to read; `None` for all kinds and their Events. With one kind no Events are read, because
     /// candidates of one election usually lack the permission.
     pub(crate) kind: Option<LockKind>,
-    /// Also reads the members of an election that is selected by its name. Without a name they are among the Leases.
+    /// Also reads the members of an election that is selected by its name. Without a name, the members are among the
+    /// Leases.
     pub(crate) members: bool,
 }
 
@@ -92,7 +93,7 @@ pub(crate) struct Board {
 struct Known {
     candidate: Candidate,
     version: Version,
-    /// When it dies without a renewal, by the local clock.
+    /// Instant at which the candidate counts as dead without a renewal, by the local clock.
     alive_until: Instant,
 }
 

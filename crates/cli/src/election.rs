@@ -246,9 +246,9 @@ pub(crate) struct Connected {
     pub(crate) client: Client,
     /// The namespace of the kubeconfig's context.
     pub(crate) namespace: String,
-    /// Its address, for display.
+    /// Address of the server, for display.
     pub(crate) server: String,
-    /// Flags with which another process finds it.
+    /// Flags with which another process finds the server.
     pub(crate) way: Connect,
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn data_dir() -> Result<PathBuf> {
 /// Makes sure that the server runs, prints `why` it is used, and returns its kubeconfig.
 pub(crate) async fn ensure(why: &str) -> Result<PathBuf> {
     let dir = data_dir()?;
-    // Its files say which server and which credentials are used.
+    // The files in this folder determine which server and which credentials are used.
     let claimed = files::check_folder(&dir);
     claimed.with_context(|| format!("data directory {}", dir.display()))?;
     if let Some(instance) = running(&dir)? {

@@ -207,7 +207,7 @@ pub(crate) async fn refusal(
             Some(why) if why.is_empty() => "it is not ready".to_owned(),
             Some(why) => format!("it is not ready: {}", escaped(why)),
             None if is_recent(&found, now) => return None,
-            // Its clock may be wrong. If that is unknown, the order decides.
+            // The clock of the candidate may be wrong. If that cannot be found out, the order is sent.
             None if renews(client, namespace, &found).await.unwrap_or(true) => return None,
             None => UNKNOWN.to_owned(),
         },

@@ -181,7 +181,7 @@ impl Containment {
 
     /// Ends the watchdog after all other processes, and returns how the command ended.
     pub(super) async fn finish(mut self) -> Option<Exit> {
-        // Its children, including the dead command, become ours.
+        // The children of the watchdog, including the dead command, become ours.
         self.watchdog.end();
         let exit = self.group.and_then(Group::exit);
         if let Some(group) = self.group {

@@ -60,7 +60,7 @@ pub(super) async fn delete(client: &Client, snapshot: &Snapshot) -> Result<()> {
             .body(options.to_string().into_bytes())?;
         match client.request::<Value>(request).await {
             Ok(_) => {}
-            // It is already deleted, or another candidate uses it.
+            // The object is already deleted, or another candidate uses it.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             Err(error) => return Err(error).with_context(|| format!("cannot delete {path}")),
         }

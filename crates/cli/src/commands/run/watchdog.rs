@@ -41,13 +41,13 @@ use super::{group, kin};
 /// Hidden subcommand; see [`watch`].
 pub(crate) const WATCHDOG: &str = "__watchdog";
 
-/// Its exit code after it has killed remaining processes.
+/// Exit code of the watchdog after it has killed remaining processes.
 pub(super) const ENDED_IT: u8 = 1;
 
-/// Its exit code if it could not start.
+/// Exit code of the watchdog if it could not start.
 const FAILED: u8 = 125;
 
-/// Interval at which it checks its clock and orphans.
+/// Interval at which the watchdog checks its clock and orphans.
 const TURN: Duration = Duration::from_secs(1);
 
 /// Interval and number of attempts to end remaining processes. A process that is blocked in the kernel may take a long

@@ -139,9 +139,9 @@ pub(crate) enum End {
     Asked(Signal, Option<Exit>),
     /// The term ended.
     Lost,
-    /// It held the lease for the allowed time.
+    /// The wrapper has held the lease for the allowed time.
     HeldLongEnough,
-    /// It could not be started.
+    /// The child could not be started.
     NotStarted(io::Error),
 }
 
