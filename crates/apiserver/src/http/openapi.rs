@@ -1,4 +1,4 @@
-//! OpenAPI documents, which `kubectl explain` prints and from which kubectl learns that the server validates fields.
+//! OpenAPI documents. `kubectl explain` prints them. kubectl also reads from them that the server validates fields.
 //!
 //! kubectl refuses to apply, create or edit if it finds no document for a kind. The document must declare the
 //! parameters `fieldValidation` and `dryRun` of PATCH. A document is built for each request and not cached, so that a

@@ -36,7 +36,7 @@ const PERMANENT: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// Interval at which servers that share a store search for deletions that no server continues.
+/// Interval at which the servers on a shared store search for deletions that no server continues.
 const ADOPT: Duration = Duration::from_secs(30);
 
 /// What is left of a namespace that is being deleted.
