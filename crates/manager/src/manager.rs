@@ -76,7 +76,7 @@ impl Led {
         }
     }
 
-    /// Returns its name and its runnables.
+    /// Returns the name and the runnables of the group.
     pub(crate) fn roster(&self) -> (String, Roster) {
         (self.group.name.to_string(), self.group.roster.clone())
     }

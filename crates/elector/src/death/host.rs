@@ -153,8 +153,8 @@ async fn ended(process: &Process, time_namespace: u64) -> bool {
         Err(error) => return error == Errno::SRCH,
     };
     // A pid is reused only after its process has ended. The start time is compared after the handle was opened: a
-    // process that takes the pid later has another one. If /proc does not show the process, the end of the process with
-    // this pid still implies the end of the holder.
+    // process that takes the pid later has another start time. If /proc does not show the process, the end of the
+    // process with this pid still implies the end of the holder.
     let comparable = process.time_namespace == time_namespace;
     let current = started(pid.as_raw_pid()).filter(|_| comparable);
     if current.is_some_and(|current| current != process.started) {

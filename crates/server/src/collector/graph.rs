@@ -84,7 +84,7 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Schedules another examination of an object for when there are new kinds.
+    /// Schedules another examination of an object, which takes place when there are new kinds.
     pub(super) fn park(&mut self, uid: &str) {
         if self.nodes.contains_key(uid) {
             self.parked.insert(uid.to_owned());

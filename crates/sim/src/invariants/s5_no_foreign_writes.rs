@@ -31,8 +31,8 @@ pub struct Sights {
     newest_at: u64,
     /// If another candidate holds the newest version: the time until which this incarnation waits for it.
     live_until: Option<u64>,
-    /// The time until which to wait for a live term of another candidate that was observed before the object was
-    /// deleted (duty 8).
+    /// Time until which this incarnation waits for a live term of another candidate, which it observed before the
+    /// object was deleted (duty 8).
     hold_until: u64,
 }
 

@@ -32,7 +32,7 @@ impl World {
             return;
         }
         let fault = *self.rng.pick(&self.nemesis_kinds);
-        // Faults are most interesting for leaders.
+        // Faults of leaders are the most likely to break an invariant.
         let leader = self.nodes.iter().position(|n| n.leads(self.now));
         let victim = match leader {
             Some(leader) if self.rng.percent(60) => leader,

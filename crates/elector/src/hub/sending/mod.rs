@@ -101,7 +101,7 @@ pub(super) enum Turn {
     Request(u64),
     /// An Event about this election.
     Post(u64, Box<Note>),
-    /// An Event about this election that is too old.
+    /// An Event about this election, which is too old to be sent.
     TooLate(u64),
 }
 
