@@ -642,7 +642,8 @@ mod tests {
             ("configmaps", a),
             ("configmaps", b),
         ] {
-            let made = registry.create(&target(plural, ""), object, &user, &options);
+            let target = target(plural, "");
+            let made = registry.create(&target, object, &user, &options);
             made.await.expect("it is created");
         }
         assert_eq!(used(&registry), json!({"configmaps": "2"}));

@@ -436,9 +436,8 @@ mod tests {
     async fn last_event_waits_for_the_keeper_until_it_is_dropped() {
         let keeper = keeper();
         let shared = keeper.shared.clone();
-        let next = || {
-            std::future::poll_fn(|context| shared.mailbox.poll(context.waker())).now_or_never()
-        };
+        let next =
+            || std::future::poll_fn(|context| shared.mailbox.poll(context.waker())).now_or_never();
         let never_polled = keeper.run();
         shared.mailbox.deliver(Event::Finished);
         assert!(next().is_none());
