@@ -213,6 +213,7 @@ fn validates(kubectl: &Kubectl) {
 /// Differences between the schemas of Kubernetes 1.37, which the embedded server has, and 1.36, the version of the built
 /// kube-apiserver. Each entry is the start of a line.
 const CHANGED_IN_1_37: &[&str] = &[
+    "io.k8s.api.apps.v1.ControllerRevision required",
     "io.k8s.api.apps.v1.DaemonSet required",
     "io.k8s.api.apps.v1.DaemonSetCondition required",
     "io.k8s.api.apps.v1.Deployment required",

@@ -165,7 +165,10 @@ impl Table {
             .replace(&self.refused, "REFUSED")
             .replace(&folder, "DIR")
             // The read and the watch of a lease are sent at the same time, and either may fail first.
-            .replace("watch leases in namespace default: ", "get lease default/e: ");
+            .replace(
+                "watch leases in namespace default: ",
+                "get lease default/e: ",
+            );
         let words = said.split_inclusive([' ', '\n']).map(|word| {
             let (bare, end) = match word.find([' ', '\n', ',']) {
                 Some(at) => word.split_at(at),

@@ -125,7 +125,7 @@ async fn slices_services_and_secrets_are_checked() {
         "Invalid",
     );
     let services = "/api/v1/namespaces/default/services";
-    let service = json!({"metadata": {"name": "1bad"}, "spec": {"ports": [{"port": 80}]}});
+    let service = json!({"metadata": {"name": "bad-"}, "spec": {"ports": [{"port": 80}]}});
     is(
         &server.call("POST", services, Some(service)).await,
         422,

@@ -132,8 +132,10 @@ pub(in crate::registry) fn validate_pod(pod: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Rejects negative amounts, and a pod that requests less than its containers: quotas would count too little.
+/// Rejects negative amounts, requests above their limits, and a pod that requests less than its containers: quotas would
+/// count too little. Rejects the token of an account in a pod without an account.
 pub(in crate::registry) fn validate_new_pod(pod: &Value, causes: &mut Vec<Cause>) {
+    check_tokens(pod, causes);
     for list in ["initContainers", "containers"] {
         let containers = items(pod, &format!("/spec/{list}"));
         for (index, container) in containers.iter().enumerate() {
@@ -158,7 +160,24 @@ pub(in crate::registry) fn validate_new_pod(pod: &Value, causes: &mut Vec<Cause>
     }
 }
 
-/// Rejects negative limits and requests.
+fn check_tokens(pod: &Value, causes: &mut Vec<Cause>) {
+    if !text(pod, "/spec/serviceAccountName").is_empty() {
+        return;
+    }
+    for (volume, sources) in items(pod, "/spec/volumes").iter().enumerate() {
+        for (source, content) in items(sources, "/projected/sources").iter().enumerate() {
+            if content.get("serviceAccountToken").is_some() {
+                let field = format!(
+                    "spec.volumes[{volume}].projected.sources[{source}].serviceAccountToken"
+                );
+                let why = "must not be specified when serviceAccountName is not set";
+                causes.push(Cause::forbidden(field, why));
+            }
+        }
+    }
+}
+
+/// Rejects negative limits and requests, and requests that do not fit to their limits.
 fn check_amounts(resources: Option<&Value>, path: &str, causes: &mut Vec<Cause>) {
     let resources = resources.unwrap_or(&Value::Null);
     for member in ["limits", "requests"] {
@@ -168,6 +187,23 @@ fn check_amounts(resources: Option<&Value>, path: &str, causes: &mut Vec<Cause>)
                 let field = format!("{path}.{member}[{name}]");
                 causes.push(Cause::invalid(field, &json!(amount.to_string()), why));
             }
+        }
+    }
+    let limits = limits::amounts(resources, "/limits");
+    for (name, amount) in limits::amounts(resources, "/requests") {
+        let Some(limit) = limits.get(&name) else {
+            continue;
+        };
+        // Huge pages and devices are not shared.
+        let relation = if name.starts_with("hugepages-") || name.contains('/') {
+            (amount != *limit).then_some("equal to")
+        } else {
+            (amount > *limit).then_some("less than or equal to")
+        };
+        if let Some(relation) = relation {
+            let why = format!("must be {relation} {name} limit of {limit}");
+            let field = format!("{path}.requests");
+            causes.push(Cause::invalid(field, &json!(amount.to_string()), &why));
         }
     }
 }
@@ -414,6 +450,28 @@ mod tests {
             fields(cpu("500m"), cpu("1")),
             ["spec.resources.requests[cpu]"]
         );
+        let limited =
+            |name: &str, request: &str| json!({"requests": {name: request}, "limits": {name: "2"}});
+        assert_eq!(fields(json!(null), limited("cpu", "1500m")), [""; 0]);
+        for (name, request) in [("cpu", "2001m"), ("a.example/b", "1"), ("a.example/b", "3")] {
+            let container = [format!("{container}.requests")];
+            assert_eq!(fields(json!(null), limited(name, request)), container);
+        }
+    }
+
+    #[test]
+    fn token_in_a_pod_without_an_account_is_rejected() {
+        let mut pod = json!({"spec": {"volumes": [{"name": "a"}, {"name": "b", "projected":
+            {"sources": [{"configMap": {}}, {"serviceAccountToken": {"path": "token"}}]}}]}});
+        let fields = |pod: &Value| -> Vec<String> {
+            let mut causes = Vec::new();
+            validate_new_pod(pod, &mut causes);
+            causes.into_iter().map(|cause| cause.field).collect()
+        };
+        let field = "spec.volumes[1].projected.sources[1].serviceAccountToken";
+        assert_eq!(fields(&pod), [field]);
+        pod["spec"]["serviceAccountName"] = json!("web");
+        assert_eq!(fields(&pod), [""; 0]);
     }
 
     #[test]

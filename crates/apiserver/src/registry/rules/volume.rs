@@ -221,9 +221,9 @@ pub(in crate::registry) fn validate_volume_spec(
         }
         for (name, amount) in &capacity {
             let field = format!("{field}[{name}]");
-            if sign(amount) < 0 {
+            if let Some(number) = negative(amount) {
                 let why = "must be a valid resource quantity";
-                causes.push(Cause::invalid(field.clone(), amount, why));
+                causes.push(Cause::invalid(field.clone(), &json!(number), why));
             }
             if sign(amount) <= 0 {
                 causes.push(Cause::invalid(field, amount, "must be greater than zero"));
@@ -615,13 +615,10 @@ fn same_sources_of(spec: &mut Value) {
 pub(in crate::registry) fn validate_claim_status(claim: &Value, causes: &mut Vec<Cause>) {
     for member in ["capacity", "allocatedResources"] {
         for (name, amount) in entries(claim, &format!("/status/{member}")) {
-            if sign(amount) < 0 {
+            if let Some(number) = negative(amount) {
                 let why = "must be a valid resource quantity";
-                causes.push(Cause::invalid(
-                    format!("status.{member}[{name}]"),
-                    amount,
-                    why,
-                ));
+                let field = format!("status.{member}[{name}]");
+                causes.push(Cause::invalid(field, &json!(number), why));
             }
         }
     }
@@ -686,11 +683,18 @@ pub(in crate::registry) fn has(value: &Value, member: &str) -> bool {
     value.get(member).is_some_and(|value| !value.is_null())
 }
 
+fn quantity(amount: &Value) -> Option<Quantity> {
+    amount.as_str()?.parse().ok()
+}
+
 fn sign(amount: &Value) -> i32 {
-    amount
-        .as_str()
-        .and_then(|text| text.parse::<Quantity>().ok())
-        .map_or(0, |amount| amount.signum())
+    quantity(amount).map_or(0, |amount| amount.signum())
+}
+
+/// Returns a negative quantity as a whole number. kube-apiserver names this number in the error.
+fn negative(amount: &Value) -> Option<i64> {
+    let number = quantity(amount)?.value();
+    (number < 0).then_some(number)
 }
 
 #[cfg(test)]
