@@ -10,6 +10,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 /// A pod spec with every struct that has defaults.
 fn bare_spec() -> Value {
     json!({
+        "serviceAccountName": "web",
         "containers": [{
             "name": "c", "image": "registry.example.com:5000/web",
             "ports": [{"containerPort": 80}],
@@ -42,6 +43,7 @@ fn bare_spec() -> Value {
 /// The spec that the real server stores for it in templates.
 fn template_spec() -> Value {
     json!({
+        "serviceAccountName": "web", "serviceAccount": "web",
         "containers": [{
             "name": "c", "image": "registry.example.com:5000/web", "imagePullPolicy": "Always",
             "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
