@@ -56,6 +56,25 @@ pub fn jest() -> Result<PathBuf, Skip> {
     }
 }
 
+/// Returns the local repository of Maven with the Kubernetes client for Java. Maven and a JDK are on the PATH in that case.
+///
+/// # Errors
+///
+/// Fails if one of them is not installed.
+pub fn maven() -> Result<PathBuf, Skip> {
+    for program in ["mvn", "javac"] {
+        if !succeeds(Command::new(program).arg("--version")) {
+            return Err(Skip(format!("{program} is not installed")));
+        }
+    }
+    let repository = folder().join("m2");
+    if repository.join("io/fabric8/kubernetes-client").exists() {
+        Ok(repository)
+    } else {
+        Err(Skip(format!("no Java client for Kubernetes: {HINT}")))
+    }
+}
+
 /// Returns the file of the browser driver to import. Node.js, Chromium and axe-core are installed in that case.
 ///
 /// # Errors

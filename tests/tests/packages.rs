@@ -239,6 +239,14 @@ fn packages_npm_starts_servers_for_node_jest_and_the_javascript_client() {
     project.expect_server_ends_with(project.command("node").args(module).arg(killed));
 }
 
+/// Returns the PATH of this process, with the folder of the command before the others.
+fn path_with_the_command() -> std::ffi::OsString {
+    let tenure = tools::tenure().unwrap();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = tenure.parent().into_iter().map(Path::to_owned);
+    std::env::join_paths(folders.chain(std::env::split_paths(&path))).unwrap()
+}
+
 #[test]
 fn packages_go_starts_servers_for_tests_with_client_go() {
     if Skip::unless(real::available(&[Peer::TestServer])).is_none() {
@@ -246,10 +254,7 @@ fn packages_go_starts_servers_for_tests_with_client_go() {
     }
     let tests = real::built(Peer::TestServer).unwrap();
     let project = Environment::new();
-    let tenure = tools::tenure().unwrap();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = tenure.parent().into_iter().map(Path::to_owned);
-    let path = std::env::join_paths(folders.chain(std::env::split_paths(&path))).unwrap();
+    let path = path_with_the_command();
     let command = |filter: &str| {
         let mut command = project.command(&tests);
         command
@@ -262,6 +267,63 @@ fn packages_go_starts_servers_for_tests_with_client_go() {
     assert_eq!(said.matches("--- PASS").count(), 5, "{said}");
     let killed = &mut command("TestKilledProcess");
     project.expect_server_ends_with(killed.env("TESTSERVER_KILL", "1"));
+}
+
+const JAVA_KILLED: &str = r#"
+import dev.tenure.junit.TenureServer;
+
+class Killed {
+  public static void main(String... args) throws Exception {
+    System.out.println(new TenureServer().start().kubeconfig());
+    String own = String.valueOf(ProcessHandle.current().pid());
+    new ProcessBuilder("kill", "-KILL", own).start().waitFor();
+    Thread.sleep(60_000);
+  }
+}
+"#;
+
+#[test]
+fn packages_java_starts_servers_for_junit_and_the_java_client() {
+    let Some(repository) = Skip::unless(tools::maven()) else {
+        return;
+    };
+    let project = Environment::new();
+    let sources = root().join("clients/java");
+    let pom = std::fs::read_to_string(sources.join("pom.xml")).unwrap();
+    assert!(pom.contains(&format!("<version>{VERSION}</version>")));
+    run(Command::new("cp")
+        .arg("-r")
+        .args([sources.join("pom.xml"), sources.join("src")])
+        .arg(project.folder.path()));
+    let readme = documented("clients/java/README.md", "java");
+    project.write("src/test/java/NamespaceTest.java", &readme);
+    let path = path_with_the_command();
+    let mut maven = project.command("mvn");
+    maven
+        .env("PATH", &path)
+        .args(["--batch-mode", "--no-transfer-progress", "test"])
+        .arg(format!("-Dmaven.repo.local={}", repository.display()));
+    let said = run(&mut maven);
+    let passed = "Tests run: 6, Failures: 0, Errors: 0, Skipped: 0";
+    assert!(said.contains(passed), "{said}");
+
+    // Without Maven and JUnit, whose processes would also have to be killed.
+    project.write("Killed.java", JAVA_KILLED);
+    let (_, version) = pom.split_once("<junit.version>").unwrap();
+    let (version, _) = version.split_once('<').unwrap();
+    let api =
+        format!("org/junit/jupiter/junit-jupiter-api/{version}/junit-jupiter-api-{version}.jar");
+    let classes = [project.path("target/classes"), repository.join(api)];
+    let classes = std::env::join_paths(classes).unwrap();
+    let java = || {
+        let mut java = project.command("java");
+        java.arg("-cp").arg(&classes).arg("Killed.java");
+        java
+    };
+    project.expect_server_ends_with(java().env("PATH", &path));
+    let missing = java().env("TENURE_BINARY", "/nowhere/tenure").output();
+    let said = text(&missing.unwrap());
+    assert!(said.contains("cannot start /nowhere/tenure"), "{said}");
 }
 
 /// The archive has the command, its completions and man pages. The krew manifest names this archive.

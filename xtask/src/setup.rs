@@ -140,6 +140,18 @@ pub(crate) fn node(packages: &[&str]) -> Result<(), Missing> {
     install().map_err(|error| Missing::Package(format!("npm packages: {error:#}")))
 }
 
+/// Downloads what the tests of a Maven project need into a local repository under target/, and compiles the project.
+pub(crate) fn maven(project: &str) -> Result<(), Missing> {
+    toolchain("mvn")?;
+    toolchain("javac")?;
+    let repository = format!("-Dmaven.repo.local={}", tools().join("m2").display());
+    Run::new("mvn", ["--batch-mode", "--quiet", "test", "-DskipTests"])
+        .args(&[repository])
+        .inside(&root().join(project))
+        .go()
+        .map_err(|error| Missing::Package(format!("packages of {project}: {error:#}")))
+}
+
 /// Installs cargo-deny, which checks the dependencies, unless it is on the PATH. Returns the program.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
     from_crates_io("cargo-deny", "0.20.2", &[])

@@ -124,7 +124,7 @@ const TIERS: &[Tier] = &[
     },
     Tier {
         name: "process",
-        about: "real processes and outside clients (kubectl, client-go, Python, Node, Chromium, Prometheus) against Tenure",
+        about: "real processes and outside clients (kubectl, client-go, Python, Node, Java, Chromium, Prometheus) against Tenure",
         prepare: || {
             missing([
                 setup::unpacked("kubernetes-client", "usr/bin/kubectl"),
@@ -139,6 +139,7 @@ const TIERS: &[Tier] = &[
                     "axe-core@4",
                     "jest@30",
                 ]),
+                setup::maven("clients/java"),
                 setup::toolchain("go"),
             ])
         },
