@@ -1,13 +1,19 @@
 //! Runs every example against the API server of this project.
-#![allow(clippy::unwrap_used, reason = "these are tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "these are tests with real processes"
+)]
 
 use std::process::Stdio;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
 use tempfile::NamedTempFile;
 use tenure_apiserver::TestServer;
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdout, Command};
 
 /// Maximum time until the next line of an example.
@@ -234,4 +240,164 @@ async fn own_server_runs_its_own_controllers() {
     }
     let rest = example.interrupt().await;
     assert_eq!(rest.last().unwrap(), "the tunnel is closed");
+}
+
+/// Requests a path of an example that prints its address, and returns the whole response.
+async fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
+}
+
+/// Starts an example, and returns it with the address that it prints.
+async fn listening(program: &str, config: &NamedTempFile) -> (Example, String) {
+    let mut example = Example::start(program, &[], config);
+    let line = example.line("listening on ").await;
+    let (_, address) = line.split_once("listening on ").unwrap();
+    (example, address.to_owned())
+}
+
+/// Waits until a path responds with the text.
+async fn until(address: &str, path: &str, text: &str) -> String {
+    let responds = async {
+        loop {
+            let response = get(address, path).await;
+            if response.contains(text) {
+                return response;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let responds = tokio::time::timeout(LIMIT, responds).await;
+    responds.unwrap_or_else(|_| panic!("{path} does not respond with {text:?}"))
+}
+
+#[tokio::test]
+async fn routes_name_the_leader_on_every_replica() {
+    let (_server, config) = server().await;
+    let program = env!("CARGO_BIN_EXE_routes");
+    let (mut first, at_first) = listening(program, &config).await;
+    first.line("leading").await;
+    let leader = get(&at_first, "/leader").await;
+    assert!(leader.starts_with("HTTP/1.1 200"), "{leader}");
+    let (_, name) = leader.split_once("\r\n\r\n").unwrap();
+    let (_second, at_second) = listening(program, &config).await;
+    let follower = until(&at_second, "/leader", name).await;
+    assert!(follower.starts_with("HTTP/1.1 503"), "{follower}");
+    for address in [&at_first, &at_second] {
+        let health = get(address, "/healthz").await;
+        assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+    }
+    first.interrupt().await;
+    until(&at_second, "/leader", "HTTP/1.1 200").await;
+}
+
+#[tokio::test]
+async fn leader_only_passes_requests_with_the_token_of_the_term() {
+    let (_server, config) = server().await;
+    let program = env!("CARGO_BIN_EXE_leader_only");
+    let (first, at_first) = listening(program, &config).await;
+    let written = until(&at_first, "/", "HTTP/1.1 200").await;
+    assert!(written.contains("written with token"), "{written}");
+    assert!(!written.contains("token -"), "{written}");
+    let (_second, at_second) = listening(program, &config).await;
+    let rejected = get(&at_second, "/").await;
+    assert!(rejected.starts_with("HTTP/1.1 503"), "{rejected}");
+    assert!(rejected.contains("retry-after: 1"), "{rejected}");
+    first.interrupt().await;
+    until(&at_second, "/", "HTTP/1.1 200").await;
+}
+
+#[tokio::test]
+async fn cron_repeats_no_job_after_a_hand_over() {
+    let (_server, config) = server().await;
+    let start = || Example::start(env!("CARGO_BIN_EXE_cron"), &["1"], &config);
+    let number = |line: &str| -> Option<u64> {
+        let (number, _) = line.strip_prefix("job ")?.split_once(' ')?;
+        number.parse().ok()
+    };
+    let mut first = start();
+    let mut jobs = vec![number(&first.line("job ").await)];
+    let mut second = start();
+    jobs.push(number(&first.line("job ").await));
+    let rest = first.interrupt().await;
+    jobs.extend(rest.iter().map(|line| number(line)).filter(Option::is_some));
+    for _ in 0..2 {
+        jobs.push(number(&second.line("job ").await));
+    }
+    second.interrupt().await;
+    assert!(jobs.iter().all(Option::is_some), "{jobs:?}");
+    assert!(jobs.windows(2).all(|pair| pair[0] < pair[1]), "{jobs:?}");
+}
+
+#[tokio::test]
+async fn hand_over_completes_the_reconciliation_first() {
+    let (server, config) = server().await;
+    let start = || Example::start(env!("CARGO_BIN_EXE_hand_over"), &[], &config);
+    let mut first = start();
+    first.line("leading").await;
+    let mut second = start();
+    let maps: kube::Api<k8s_openapi::api::core::v1::ConfigMap> =
+        kube::Api::namespaced(server.client().unwrap(), "default");
+    let mut map = k8s_openapi::api::core::v1::ConfigMap::default();
+    map.metadata.name = Some("m".to_owned());
+    let labels = map.metadata.labels.get_or_insert_default();
+    labels.insert("example".to_owned(), "steps".to_owned());
+    let made = maps.create(&kube::api::PostParams::default(), &map).await;
+    made.unwrap();
+    first.line("step 1 of m").await;
+    let rest = first.interrupt().await;
+    let expected = [
+        "step 2 of m",
+        "step 3 of m",
+        "the controller has stopped",
+        "released",
+    ];
+    assert_eq!(rest, expected);
+    second.line("leading").await;
+    second.line("step 3 of m").await;
+    second.interrupt().await;
+}
+
+#[tokio::test]
+async fn primary_is_the_only_pod_with_the_label() {
+    let (server, config) = server().await;
+    let pods: kube::Api<Pod> = kube::Api::namespaced(server.client().unwrap(), "default");
+    for name in ["db-0", "db-1", "db-2"] {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": name, "labels": { "app": "db" } },
+            "spec": { "containers": [{ "name": "db", "image": "db" }] },
+        }))
+        .unwrap();
+        let made = pods.create(&kube::api::PostParams::default(), &pod).await;
+        made.unwrap();
+    }
+    // A primary that crashed.
+    let stale = kube::api::Patch::Merge(serde_json::json!({
+        "metadata": { "labels": { "role": "primary" } },
+    }));
+    let named = kube::api::PatchParams::default();
+    pods.patch("db-2", &named, &stale).await.unwrap();
+    let primaries = async || {
+        let list = kube::api::ListParams::default().labels("role=primary");
+        let names = pods.list(&list).await.unwrap().items.into_iter();
+        names
+            .filter_map(|pod| pod.metadata.name)
+            .collect::<Vec<_>>()
+    };
+
+    let start = |pod| Example::start(env!("CARGO_BIN_EXE_primary"), &[pod], &config);
+    let mut first = start("db-0");
+    first.line("db-0 is the primary").await;
+    assert_eq!(primaries().await, ["db-0"]);
+    let mut second = start("db-1");
+    let rest = first.interrupt().await;
+    assert_eq!(rest, ["db-0 is a replica"]);
+    second.line("db-1 is the primary").await;
+    assert_eq!(primaries().await, ["db-1"]);
+    second.interrupt().await;
 }
