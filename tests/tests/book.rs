@@ -107,12 +107,22 @@ fn guides_work_as_printed() {
         "how-to/backup.md",
         "how-to/cron-once.md",
         "how-to/durations.md",
+        "how-to/migrate-leader-elector.md",
     ] {
         tutorial::run(page, std::slice::from_ref(&tenure));
     }
     if let Some(programs) = programs() {
         tutorial::run("how-to/least-privilege.md", &programs);
     }
+}
+
+#[test]
+fn metrics_of_the_sidecar_are_as_printed() {
+    let Some(curl) = installed("curl") else {
+        return;
+    };
+    let programs = [("tenure", tools::tenure().unwrap()), ("curl", curl)];
+    tutorial::run("how-to/alerts.md", &programs);
 }
 
 #[test]
