@@ -17,6 +17,7 @@ use crate::tasks::{ABORT_TAKES, Context, Roster, Running, Tasks};
 
 /// Reaction to a term that ends although this process continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnLoss {
     /// End the manager with [`Error::Lost`], as users of client-go do, because a new process has no stale state.
     #[default]

@@ -43,6 +43,7 @@ pub struct Request<K: Cached> {
 
 /// The next step after a successful reconciliation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Next {
     /// Nothing until the object changes.
     #[default]
