@@ -159,6 +159,16 @@ pub fn label_value(value: &str) -> Vec<String> {
     complaints
 }
 
+/// Checks the name of an HTTP header.
+pub fn http_header(value: &str) -> Vec<String> {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+    if !value.is_empty() && value.bytes().all(inner) {
+        return Vec::new();
+    }
+    let what = "a valid HTTP header must consist of alphanumeric characters or '-'";
+    vec![pattern(what, "[-A-Za-z0-9]+", &["X-Header-Name"])]
+}
+
 /// Checks a key of a config map or secret, which must be a valid file name.
 pub fn config_map_key(value: &str) -> Vec<String> {
     let mut complaints = too_long(value, 253, "characters");

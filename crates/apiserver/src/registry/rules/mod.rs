@@ -11,6 +11,7 @@ pub(crate) mod config;
 mod defaults;
 pub(crate) mod endpoints;
 pub(crate) mod events;
+mod handler;
 mod image;
 pub(crate) mod lease;
 pub(crate) mod limits;

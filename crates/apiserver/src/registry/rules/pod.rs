@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::super::Field;
-use super::{child, defaults, entries, items, limits, set_default, set_default_text, text};
+use super::{
+    child, defaults, entries, handler, items, limits, set_default, set_default_text, text,
+};
 use crate::names;
 use crate::status::Cause;
 
@@ -98,6 +100,8 @@ pub(in crate::registry) fn validate_pod(pod: &Value, causes: &mut Vec<Cause>) {
     if containers.is_empty() {
         causes.push(Cause::required("spec.containers", ""));
     }
+    let grace = pod.pointer("/spec/terminationGracePeriodSeconds");
+    let grace = grace.and_then(Value::as_i64);
     let mut seen: HashSet<&str> = HashSet::new();
     for (list, name) in [
         (items(pod, "/spec/initContainers"), "initContainers"),
@@ -118,6 +122,10 @@ pub(in crate::registry) fn validate_pod(pod: &Value, causes: &mut Vec<Cause>) {
             }
             if text(container, "/image").is_empty() {
                 causes.push(Cause::required(format!("{at}.image"), ""));
+            }
+            match name {
+                "initContainers" => handler::validate_init(container, grace, &at, causes),
+                _ => handler::validate(container, grace, &at, causes),
             }
         }
     }
@@ -211,6 +219,7 @@ fn check_amounts(resources: Option<&Value>, path: &str, causes: &mut Vec<Cause>)
 /// Rejects changes after creation, except of images, deadlines and additional tolerations. A binding sets the node
 /// without this check.
 pub(in crate::registry) fn validate_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    validate_new_pod(new, causes);
     for list in ["containers", "initContainers"] {
         let at = format!("/spec/{list}");
         let count = |pod: &Value| {
