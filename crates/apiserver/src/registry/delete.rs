@@ -210,6 +210,11 @@ fn next_step(
     let asked = items(old, "/metadata/finalizers").contains(&json!(FOREGROUND));
     let unsaid = (target.kind.orphans && !asked).then_some("Orphan");
     let propagation = options.propagation.as_deref().or(unsaid);
+    // Events have no dependents. The real server ignores the policy and removes the finalizers for it.
+    let propagation = match target.kind.storage() {
+        "/events" => Some("Background"),
+        _ => propagation,
+    };
     let collector = set_collector_finalizers(&mut new, propagation);
     let held = !items(&new, "/metadata/finalizers").is_empty()
         || (is_namespace && !items(old, "/spec/finalizers").is_empty());

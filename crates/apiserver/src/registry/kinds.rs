@@ -371,7 +371,8 @@ static GENERAL: &[Kind] = &[
         fields: events::NEW_FIELDS,
         columns: columns::EVENT,
         default: events::default_event,
-        validate: events::validate_new,
+        validate: events::validate_either,
+        validate_new: events::validate_new,
         validate_update: events::validate_new_update,
         ..BASE
     },

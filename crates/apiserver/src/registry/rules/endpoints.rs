@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::{immutable, items, set_default_text, text};
+use super::{immutable_text, items, set_default_text, text};
 use crate::names;
 use crate::status::Cause;
 
@@ -102,7 +102,7 @@ pub(in crate::registry) fn validate_slice_update(
         // A changed address type also makes the addresses invalid. Those errors follow from it and are not reported.
         causes.retain(|cause| !cause.field.starts_with("endpoints["));
     }
-    immutable(old, new, "/addressType", "addressType", causes);
+    immutable_text(old, new, "/addressType", "addressType", causes);
 }
 
 fn default_ports(holder: &mut Value) {

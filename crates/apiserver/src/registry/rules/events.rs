@@ -87,9 +87,22 @@ pub(in crate::registry) fn validate_core(event: &Value, causes: &mut Vec<Cause>)
     check_either(event, "reportingComponent", causes);
 }
 
-/// Validates events of the group `events.k8s.io`, which must not use the older members.
-pub(in crate::registry) fn validate_new(event: &Value, causes: &mut Vec<Cause>) {
+/// Validates new and changed events of the group `events.k8s.io`.
+pub(in crate::registry) fn validate_either(event: &Value, causes: &mut Vec<Cause>) {
     check_either(event, "reportingController", causes);
+}
+
+/// Validates new events of the group `events.k8s.io`, which must not use the older members. An update can change none
+/// of these members except the series, so that an event of the core group can be updated.
+pub(in crate::registry) fn validate_new(event: &Value, causes: &mut Vec<Cause>) {
+    check_series(event, causes);
+    if event["eventTime"].is_null() {
+        causes.push(Cause::required("eventTime", ""));
+    }
+    check_new_members(event, causes);
+}
+
+fn check_series(event: &Value, causes: &mut Vec<Cause>) {
     if let Some(series) = event.get("series").filter(|series| !series.is_null()) {
         if series["count"].as_i64().unwrap_or(0) < 2 {
             let why = "should be at least 2";
@@ -99,9 +112,9 @@ pub(in crate::registry) fn validate_new(event: &Value, causes: &mut Vec<Cause>) 
             causes.push(Cause::required("series.lastObservedTime", ""));
         }
     }
-    if event["eventTime"].is_null() {
-        causes.push(Cause::required("eventTime", ""));
-    }
+}
+
+fn check_new_members(event: &Value, causes: &mut Vec<Cause>) {
     let kind = text(event, "/type");
     if !matches!(kind, "Normal" | "Warning") {
         let why = format!("has invalid value: {kind}");
@@ -127,23 +140,34 @@ pub(in crate::registry) fn validate_new(event: &Value, causes: &mut Vec<Cause>) 
 }
 
 pub(in crate::registry) fn validate_new_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    if old.get("series") != new.get("series") {
+        check_series(new, causes);
+    }
     let fixed = [
         ("/involvedObject", "involvedObject"),
-        ("/reason", "reason"),
-        ("/message", "message"),
         ("/source", "source"),
         ("/firstTimestamp", "firstTimestamp"),
         ("/lastTimestamp", "lastTimestamp"),
-        ("/count", "count"),
-        ("/type", "type"),
         ("/eventTime", "eventTime"),
-        ("/action", "action"),
         ("/related", "related"),
-        ("/reportingComponent", "reportingController"),
-        ("/reportingInstance", "reportingInstance"),
     ];
     for (pointer, field) in fixed {
         super::immutable(old, new, pointer, field, causes);
+    }
+    let [was, is] = [old, new].map(|event| event["count"].as_i64().unwrap_or(0));
+    if was != is {
+        causes.push(Cause::invalid("count", &json!(is), "field is immutable"));
+    }
+    let texts = [
+        ("/reason", "reason"),
+        ("/message", "message"),
+        ("/type", "type"),
+        ("/action", "action"),
+        ("/reportingComponent", "reportingController"),
+        ("/reportingInstance", "reportingInstance"),
+    ];
+    for (pointer, field) in texts {
+        super::immutable_text(old, new, pointer, field, causes);
     }
 }
 
@@ -244,6 +268,7 @@ mod tests {
             causes.into_iter().map(|cause| cause.field).collect()
         };
         assert_eq!(fields(validate_core, &event), [""; 0]);
+        assert_eq!(fields(validate_either, &event), [""; 0]);
         assert_eq!(fields(validate_new, &event), ["type", "count"]);
         let bare = json!({"metadata": {"namespace": "default"}, "eventTime": "t", "series": {}});
         let required = ["reportingInstance", "action", "reason"];
@@ -263,6 +288,26 @@ mod tests {
                 "type".into()
             ]),
             "{found:?}"
+        );
+    }
+
+    #[test]
+    fn update_of_a_new_event_compares_members_and_checks_a_changed_series() {
+        let old = json!({"type": "Odd", "action": "a", "series": {"count": 1}});
+        let update = |member: &str, value: Value| -> Vec<Cause> {
+            let mut new = old.clone();
+            new[member] = value;
+            let mut causes = Vec::new();
+            validate_new_update(&old, &new, &mut causes);
+            causes
+        };
+        assert_eq!(update("type", json!("Odd")), []);
+        assert_eq!(update("count", json!(0)), []);
+        let message = "Invalid value: \"\": field is immutable";
+        assert_eq!(update("action", json!(null))[0].message, message);
+        assert_eq!(
+            update("series", json!({"count": 0}))[0].field,
+            "series.count"
         );
     }
 

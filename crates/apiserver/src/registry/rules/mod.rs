@@ -90,6 +90,14 @@ fn child<'a>(object: &'a mut Value, key: &str) -> Option<&'a mut Map<String, Val
     slot.as_object_mut()
 }
 
+/// Reports a change of an immutable text. The real server makes no difference between an empty text and an absent one.
+fn immutable_text(old: &Value, new: &Value, pointer: &str, field: &str, causes: &mut Vec<Cause>) {
+    let (was, is) = (text(old, pointer), text(new, pointer));
+    if was != is {
+        causes.push(Cause::invalid(field, &json!(is), "field is immutable"));
+    }
+}
+
 /// Reports a change of an immutable value.
 fn immutable(old: &Value, new: &Value, pointer: &str, field: &str, causes: &mut Vec<Cause>) {
     let (was, is) = (old.pointer(pointer), new.pointer(pointer));

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::address::{check_cidr, check_ip};
-use super::{at, child, immutable, items, set_default, set_default_text, text, volume};
+use super::{at, child, immutable_text, items, set_default, set_default_text, text, volume};
 use crate::names;
 use crate::status::Cause;
 
@@ -63,7 +63,7 @@ pub(in crate::registry) fn validate_class_update(
     new: &Value,
     causes: &mut Vec<Cause>,
 ) {
-    immutable(old, new, "/spec/controller", "spec.controller", causes);
+    immutable_text(old, new, "/spec/controller", "spec.controller", causes);
 }
 
 /// Removes the status of a new ingress.

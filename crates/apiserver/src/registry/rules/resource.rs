@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::{immutable, items, set_default, set_default_text, text, volume};
+use super::{immutable, immutable_text, items, set_default, set_default_text, text, volume};
 use crate::names;
 use crate::status::Cause;
 
@@ -85,7 +85,7 @@ pub(in crate::registry) fn validate_slice_update(
         ("/spec/driver", "spec.driver"),
         ("/spec/nodeName", "spec.nodeName"),
     ] {
-        immutable(old, new, pointer, field, causes);
+        immutable_text(old, new, pointer, field, causes);
     }
 }
 

@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::volume::{has, validate_driver_name, validate_selector, validate_volume_spec};
-use super::{child, entries, immutable, items, set_default, set_default_text, text};
+use super::{
+    child, entries, immutable, immutable_text, items, set_default, set_default_text, text,
+};
 use crate::names;
 use crate::quantity::Quantity;
 use crate::status::Cause;
@@ -84,14 +86,10 @@ pub(in crate::registry) fn validate_class_update(
     new: &Value,
     causes: &mut Vec<Cause>,
 ) {
-    for member in [
-        "parameters",
-        "provisioner",
-        "reclaimPolicy",
-        "volumeBindingMode",
-    ] {
+    for member in ["parameters", "reclaimPolicy", "volumeBindingMode"] {
         immutable(old, new, &format!("/{member}"), member, causes);
     }
+    immutable_text(old, new, "/provisioner", "provisioner", causes);
 }
 
 fn validate_provisioner(name: &str, at: &str, causes: &mut Vec<Cause>) {
@@ -387,9 +385,8 @@ pub(in crate::registry) fn validate_capacity_update(
     new: &Value,
     causes: &mut Vec<Cause>,
 ) {
-    for member in ["nodeTopology", "storageClassName"] {
-        immutable(old, new, &format!("/{member}"), member, causes);
-    }
+    immutable(old, new, "/nodeTopology", "nodeTopology", causes);
+    immutable_text(old, new, "/storageClassName", "storageClassName", causes);
 }
 
 #[cfg(test)]
