@@ -89,7 +89,9 @@ impl Selection {
             .unwrap_or_default()
             .parse()
             .map_err(bad)?;
-        fields.check(&known.labels()).map_err(bad)?;
+        fields
+            .check(&known.labels(), known.has_namespace())
+            .map_err(bad)?;
         Ok(Self {
             labels,
             fields,

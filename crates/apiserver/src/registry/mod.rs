@@ -124,13 +124,21 @@ impl Field {
 }
 
 /// The field selectors of a version of a kind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fields {
+    /// Whether the objects belong to a namespace.
+    namespaced: bool,
+    /// The selectors beyond `metadata.name` and `metadata.namespace`.
+    own: OwnFields,
+}
+
 #[derive(Clone, Debug)]
-pub(crate) enum Fields {
+pub(crate) enum OwnFields {
     BuiltIn(&'static [Field]),
     Custom(Arc<CustomVersion>),
 }
 
-impl Default for Fields {
+impl Default for OwnFields {
     fn default() -> Self {
         Self::BuiltIn(&[])
     }
@@ -139,10 +147,16 @@ impl Default for Fields {
 impl Fields {
     /// Returns the labels that a selector may use.
     pub(crate) fn labels(&self) -> Vec<&str> {
-        match self {
-            Self::BuiltIn(fields) => fields.iter().map(|field| field.label).collect(),
-            Self::Custom(custom) => custom.fields.keys().map(String::as_str).collect(),
+        match &self.own {
+            OwnFields::BuiltIn(fields) => fields.iter().map(|field| field.label).collect(),
+            OwnFields::Custom(custom) => custom.fields.keys().map(String::as_str).collect(),
         }
+    }
+
+    /// Whether a selector may use `metadata.namespace`. A cluster-scoped kind supports it only if it has the default
+    /// selectors, because a kind with selectors of its own lists them all.
+    pub(crate) fn has_namespace(&self) -> bool {
+        self.namespaced || matches!(&self.own, OwnFields::BuiltIn([]))
     }
 
     /// Returns the text that a selector compares with.
@@ -152,15 +166,15 @@ impl Fields {
             Some(value @ (Value::Bool(_) | Value::Number(_))) => Some(value.to_string()),
             _ => None,
         };
-        match self {
-            Self::BuiltIn(fields) => fields
+        match &self.own {
+            OwnFields::BuiltIn(fields) => fields
                 .iter()
                 .find(|field| field.label == label)
                 .map_or_else(String::new, |field| {
                     let found = field.pointers.iter().find_map(|pointer| text(pointer));
                     found.unwrap_or_else(|| field.absent.to_owned())
                 }),
-            Self::Custom(custom) => {
+            OwnFields::Custom(custom) => {
                 let pointer = custom.fields.get(label);
                 pointer
                     .and_then(|pointer| text(pointer))

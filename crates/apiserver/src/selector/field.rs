@@ -43,20 +43,24 @@ impl FieldSelector {
         found.map(|term| term.value.as_str())
     }
 
-    /// Rejects fields that the kind does not support. Every kind supports `metadata.name` and `metadata.namespace`;
-    /// `extra` names the others.
+    /// Rejects fields that the kind does not support. Every kind supports `metadata.name`. `with_namespace` states
+    /// whether it supports `metadata.namespace`, and `extra` names the other fields.
     ///
     /// # Errors
     /// Returns the first field that is not supported.
-    pub fn check(&self, extra: &[&str]) -> Result<(), Error> {
-        let known = |field: &str| {
-            matches!(field, "metadata.name" | "metadata.namespace") || extra.contains(&field)
+    pub fn check(&self, extra: &[&str], with_namespace: bool) -> Result<(), Error> {
+        let known = |field: &str| match field {
+            "metadata.name" => true,
+            "metadata.namespace" => with_namespace,
+            _ => extra.contains(&field),
         };
         match self.terms.iter().find(|term| !known(&term.field)) {
             None => Ok(()),
-            Some(FieldTerm { field, .. }) if extra.is_empty() => Err(Error(format!(
-                "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
-            ))),
+            Some(FieldTerm { field, .. }) if extra.is_empty() && with_namespace => {
+                Err(Error(format!(
+                    "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+                )))
+            }
             Some(FieldTerm { field, .. }) => {
                 Err(Error(format!("field label not supported: {field}")))
             }
@@ -227,17 +231,22 @@ mod tests {
     fn unknown_fields_give_the_recorded_errors() {
         let selector = parse("spec.holderIdentity=a");
         assert_eq!(
-            selector.check(&[]).unwrap_err().to_string(),
+            selector.check(&[], true).unwrap_err().to_string(),
             "\"spec.holderIdentity\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
         );
         assert_eq!(
-            selector.check(&["type"]).unwrap_err().to_string(),
+            selector.check(&["type"], true).unwrap_err().to_string(),
             "field label not supported: spec.holderIdentity"
         );
         assert!(
             parse("metadata.namespace=a,type=b")
-                .check(&["type"])
+                .check(&["type"], true)
                 .is_ok()
+        );
+        assert!(
+            parse("metadata.namespace=a")
+                .check(&["type"], false)
+                .is_err()
         );
     }
 }

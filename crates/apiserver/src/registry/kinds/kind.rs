@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::custom::{CustomKind, CustomVersion};
 use crate::registry::{
-    Column, Conversion, Field, Fields, Generation, NameRule, Registry, Review, Subresource, Target,
-    group_version,
+    Column, Conversion, Field, Fields, Generation, NameRule, OwnFields, Registry, Review,
+    Subresource, Target, group_version,
 };
 use crate::status::{Cause, Failure};
 use crate::store::Given;
@@ -228,9 +228,13 @@ impl Kind {
 
     /// Returns the field selectors of a version of this kind.
     pub(crate) fn fields(&self, version: &Version) -> Fields {
-        match &version.custom {
-            Some(custom) => Fields::Custom(Arc::clone(custom)),
-            None => Fields::BuiltIn(self.fields),
+        let own = match &version.custom {
+            Some(custom) => OwnFields::Custom(Arc::clone(custom)),
+            None => OwnFields::BuiltIn(self.fields),
+        };
+        Fields {
+            namespaced: self.namespaced,
+            own,
         }
     }
 
