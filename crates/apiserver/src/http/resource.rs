@@ -544,11 +544,5 @@ pub(super) fn check_name(target: &Target<'_>, object: &Value) -> Result<(), Fail
             "the name of the object ({name}) does not match the name on the URL ({url})"
         )));
     }
-    let namespace = registry::rules::text(object, "/metadata/namespace");
-    if !namespace.is_empty() && namespace != target.namespace {
-        return Err(Failure::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
-    Ok(())
+    registry::check_namespace(target, object)
 }

@@ -293,7 +293,7 @@ fn created(done: Result<Created, Failure>) -> Result<Bytes, Failure> {
 }
 
 /// Checks the namespace in the body: it may be omitted, but it must not differ from the namespace in the path.
-fn check_namespace(target: &Target<'_>, object: &Value) -> Result<(), Failure> {
+pub(crate) fn check_namespace(target: &Target<'_>, object: &Value) -> Result<(), Failure> {
     let own = text(object, "/metadata/namespace");
     let expected = if target.kind.namespaced {
         target.namespace

@@ -99,6 +99,8 @@ pub(crate) fn preserve_system(old: &Value, new: &mut Value) {
     {
         metadata.remove(*member);
     }
+    // A cluster-scoped object has no namespace. The real server removes one that a client sends.
+    metadata.remove("namespace");
     let fixed = ["namespace", "name"];
     for member in SYSTEM.iter().chain(&fixed) {
         if let Some(value) = old.and_then(|old| old.get(*member)) {

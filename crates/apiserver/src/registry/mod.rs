@@ -30,6 +30,7 @@ use std::sync::{Arc, LazyLock};
 use serde_json::Value;
 
 pub(crate) use columns::Column;
+pub(crate) use create::check_namespace;
 pub(crate) use delete::{DeleteOptions, Deleted};
 pub(crate) use engine::{Registry, Target, WriteOptions};
 pub(crate) use kinds::{CustomVersion, Kind, KindRef, Scale, Version};
