@@ -46,6 +46,8 @@ pub(crate) enum Generation {
     Content,
     /// Changes of content and labels.
     Labels,
+    /// Changes of content and annotations.
+    Annotations,
     /// Changes of content, starting without a value: a new object has no generation.
     Changes,
     /// No changes: the generation is always 1.

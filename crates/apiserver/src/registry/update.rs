@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
 use super::owners::{self, Configuration, Intent};
 use super::quotas::{Outcome, Versions};
-use super::rules::{at, items, text};
-use super::{Generation, Subresource, meta};
+use super::rules::{at, entries, items, text};
+use super::{Generation, Subresource, meta, rules};
 use crate::auth::User;
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Object};
@@ -436,3 +436,7 @@ fn counts(target: &Target<'_>, old: &Value, new: &Value) -> bool {
         }
     }
 }
+        Generation::Annotations => {
+            let annotations = |object| entries(object, "/metadata/annotations");
+            content(old) != content(new) || annotations(old).ne(annotations(new))
+        }

@@ -84,6 +84,7 @@ pub(super) static KINDS: &[Kind] = &[
         singular: "deployment",
         short: &["deploy"],
         storage: "apps/deployments",
+        generation: Generation::Annotations,
         subresources: SCALED,
         columns: columns::DEPLOYMENT,
         default: apps::default_deployment,
