@@ -98,15 +98,19 @@ impl Registry {
                 return Ok(done);
             }
             if !generated || attempt == NAME_ATTEMPTS {
-                let mut failure = Failure::already_exists(target.kind.resource(), &name);
+                let is_generated = !text(&object, "/metadata/generateName").is_empty();
+                let resource = match is_generated {
+                    // The real server names the group of the stored form, here only.
+                    true => (target.kind.group_kind().0, target.kind.plural()),
+                    false => target.kind.resource(),
+                };
+                let mut failure = Failure::already_exists(resource, &name);
                 let there = self.store.get(&target.key_of(&name));
                 if there.is_some_and(|there| parsed(&there).is_ok_and(|it| meta::is_deleting(&it)))
                 {
                     failure.message = format!("object is being deleted: {}", failure.message);
                 }
-                if !text(&object, "/metadata/generateName").is_empty()
-                    && let Some(details) = &mut failure.details
-                {
+                if is_generated && let Some(details) = &mut failure.details {
                     details.retry_after_seconds = Some(1);
                     failure.message +=
                         ", the server was not able to generate a unique name for the object";
@@ -295,12 +299,8 @@ fn created(done: Result<Created, Failure>) -> Result<Bytes, Failure> {
 /// Checks the namespace in the body: it may be omitted, but it must not differ from the namespace in the path.
 pub(crate) fn check_namespace(target: &Target<'_>, object: &Value) -> Result<(), Failure> {
     let own = text(object, "/metadata/namespace");
-    let expected = if target.kind.namespaced {
-        target.namespace
-    } else {
-        ""
-    };
-    if own.is_empty() || own == expected {
+    // An object of a cluster-scoped kind loses the namespace that its client sent.
+    if !target.kind.namespaced || own.is_empty() || own == target.namespace {
         Ok(())
     } else {
         Err(Failure::bad_request(
