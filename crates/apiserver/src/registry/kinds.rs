@@ -128,6 +128,7 @@ static GENERAL: &[Kind] = &[
         create_on_update: true,
         fields: events::CORE_FIELDS,
         columns: columns::EVENT,
+        names: NameRule::General,
         default: events::default_event,
         validate: events::validate_core,
         is_expired: Some(super::expiry::is_old),

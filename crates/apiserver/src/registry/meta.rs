@@ -119,7 +119,7 @@ pub(crate) fn validate(kind: &Kind, object: &Value, causes: &mut Vec<Cause>) {
     let check: names::Check = match kind.names {
         NameRule::Subdomain => names::dns1123_subdomain,
         NameRule::Label => names::dns1123_label,
-        NameRule::PathSegment => names::path_segment,
+        NameRule::PathSegment | NameRule::General => names::path_segment,
         NameRule::ConfigKey => names::config_map_key,
     };
     let prefix = text(object, "/metadata/generateName");
@@ -168,7 +168,9 @@ pub(crate) fn validate(kind: &Kind, object: &Value, causes: &mut Vec<Cause>) {
         }
     }
     let is_custom = kind.spec().is_some();
-    if !is_custom && !matches!(kind.group(), "coordination.k8s.io" | crate::crd::GROUP) {
+    let is_general = kind.names == NameRule::General
+        || matches!(kind.group(), "coordination.k8s.io" | crate::crd::GROUP);
+    if !is_custom && !is_general {
         validate_finalizer_domains(object, causes);
     }
 }
@@ -202,13 +204,17 @@ pub(crate) fn warn_about_finalizers(old: Option<&Value>, new: &Value) -> Vec<Str
 /// Rejects finalizers without a domain, except those that Kubernetes defines.
 fn validate_finalizer_domains(object: &Value, causes: &mut Vec<Cause>) {
     for (index, finalizer) in items(object, "/metadata/finalizers").iter().enumerate() {
-        let name = finalizer.as_str().unwrap_or_default();
-        if !name.contains('/') && !FINALIZERS.contains(&name) {
+        if let Some(why) = finalizer_without_domain(finalizer.as_str().unwrap_or_default()) {
             let field = format!("metadata.finalizers[{index}]");
-            let why = "name is neither a standard finalizer name nor is it fully qualified";
             causes.push(Cause::invalid(field, finalizer, why));
         }
     }
+}
+
+/// Returns the error about a finalizer without a domain that Kubernetes does not define.
+pub(super) fn finalizer_without_domain(name: &str) -> Option<&'static str> {
+    let is_known = name.contains('/') || FINALIZERS.contains(&name);
+    (!is_known).then_some("name is neither a standard finalizer name nor is it fully qualified")
 }
 
 /// Validates the change of metadata. System members must already be preserved.
@@ -353,5 +359,22 @@ mod tests {
                 .iter()
                 .all(|c| c.field.starts_with("metadata.ownerReferences."))
         );
+    }
+
+    #[test]
+    fn kind_with_general_names_accepts_any_path_segment_and_finalizer() {
+        let mut budget = json!({"metadata": {"name": "Bad_Name", "finalizers": ["nodomain"]}});
+        let fields = |kind: &Kind, object: &Value| -> Vec<String> {
+            let mut causes = Vec::new();
+            validate(kind, object, &mut causes);
+            causes.into_iter().map(|cause| cause.field).collect()
+        };
+        let kind = |group, plural| find(group, plural).expect("there");
+        let budgets = kind("policy", "poddisruptionbudgets");
+        assert_eq!(fields(budgets, &budget), [""; 0]);
+        let expected = ["metadata.name", "metadata.finalizers[0]"];
+        assert_eq!(fields(kind("", "configmaps"), &budget), expected);
+        budget["metadata"]["name"] = json!("a/b");
+        assert_eq!(fields(budgets, &budget), ["metadata.name"]);
     }
 }

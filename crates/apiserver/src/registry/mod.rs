@@ -196,6 +196,8 @@ pub(crate) enum NameRule {
     Label,
     /// Any text that fits into one path segment.
     PathSegment,
+    /// No rule: the kind has only the general checks of metadata, which any path segment and finalizer passes.
+    General,
     /// A key of a ConfigMap.
     ConfigKey,
 }

@@ -164,6 +164,7 @@ pub(super) static KINDS: &[Kind] = &[
         categories: &[],
         storage: "policy/poddisruptionbudgets",
         unconditional_update: false,
+        names: NameRule::General,
         columns: columns::BUDGET,
         prepare: policy::prepare_budget,
         warn: None,
