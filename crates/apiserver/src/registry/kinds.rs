@@ -162,6 +162,7 @@ static GENERAL: &[Kind] = &[
         names: NameRule::Label,
         default: rules::namespace::default_namespace,
         prepare: rules::namespace::prepare_namespace,
+        validate_new: rules::namespace::validate_new_namespace,
         preserve: rules::namespace::preserve_finalizers,
         check_delete: super::namespaces::check_deletion,
         ..BASE

@@ -332,6 +332,8 @@ fn prepare(
         target.validate_update(old, &new, &mut causes);
     } else if subresource == Some(Subresource::EphemeralContainers) {
         check_ephemeral(old, &new, &mut causes);
+    } else if subresource == Some(Subresource::Finalize) {
+        rules::namespace::validate_finalize(&new, &mut causes);
     } else if subresource == Some(Subresource::Status) {
         match &target.version.custom {
             Some(custom) => custom.schema.validate_update(old, &new, &mut causes),
@@ -434,9 +436,9 @@ fn counts(target: &Target<'_>, old: &Value, new: &Value) -> bool {
         Generation::Labels => {
             content(old) != content(new) || old["metadata"]["labels"] != new["metadata"]["labels"]
         }
-    }
-}
         Generation::Annotations => {
             let annotations = |object| entries(object, "/metadata/annotations");
             content(old) != content(new) || annotations(old).ne(annotations(new))
         }
+    }
+}

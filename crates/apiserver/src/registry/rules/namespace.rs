@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{child, set_default_text, text};
+use super::super::meta;
+use super::{child, items, set_default_text, text};
+use crate::names;
+use crate::status::Cause;
 
 /// The finalizer that keeps a namespace until it is empty.
 pub(crate) const FINALIZER: &str = "kubernetes";
@@ -41,6 +44,31 @@ pub(in crate::registry) fn prepare_namespace(namespace: &mut Value) {
         {
             list.push(json!(FINALIZER));
         }
+    }
+}
+
+/// Validates the finalizers of the spec of a new namespace. Only the subresource `finalize` changes them later.
+pub(in crate::registry) fn validate_new_namespace(namespace: &Value, causes: &mut Vec<Cause>) {
+    for finalizer in items(namespace, "/spec/finalizers") {
+        check_finalizer(finalizer, "spec.finalizers", causes);
+    }
+}
+
+/// Validates the finalizers that the subresource `finalize` sets.
+pub(in crate::registry) fn validate_finalize(namespace: &Value, causes: &mut Vec<Cause>) {
+    let finalizers = items(namespace, "/spec/finalizers").iter();
+    for (index, finalizer) in finalizers.enumerate() {
+        check_finalizer(finalizer, &format!("spec.finalizers[{index}]"), causes);
+    }
+}
+
+fn check_finalizer(finalizer: &Value, field: &str, causes: &mut Vec<Cause>) {
+    let name = finalizer.as_str().unwrap_or_default();
+    for why in names::qualified_name(name) {
+        causes.push(Cause::invalid(field, finalizer, &why));
+    }
+    if let Some(why) = meta::finalizer_without_domain(name) {
+        causes.push(Cause::invalid(field, finalizer, why));
     }
 }
 
@@ -144,5 +172,17 @@ mod tests {
             json!({"metadata": {"name": "n", "labels": {"a": "b", NAME_LABEL: "n"}},
                 "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}})
         );
+    }
+
+    #[test]
+    fn finalizers_of_a_namespace_are_standard_or_have_a_domain() {
+        let namespace = |name: &str| json!({"spec": {"finalizers": ["kubernetes", name]}});
+        let mut causes = Vec::new();
+        validate_new_namespace(&namespace("example.com/f"), &mut causes);
+        assert_eq!(causes, []);
+        validate_new_namespace(&namespace("nodomain"), &mut causes);
+        validate_finalize(&namespace("nodomain"), &mut causes);
+        let fields: Vec<_> = causes.iter().map(|cause| cause.field.as_str()).collect();
+        assert_eq!(fields, ["spec.finalizers", "spec.finalizers[1]"]);
     }
 }
