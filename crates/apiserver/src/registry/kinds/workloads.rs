@@ -121,6 +121,7 @@ pub(super) static KINDS: &[Kind] = &[
         default: apps::default_stateful_set,
         prepare: apps::prepare_stateful_set,
         validate: apps::validate_stateful_set,
+        validate_new: apps::validate_new_stateful_set,
         validate_update: apps::validate_stateful_set_update,
         ..WORKLOAD
     },
@@ -163,8 +164,8 @@ pub(super) static KINDS: &[Kind] = &[
         short: &["pdb"],
         categories: &[],
         storage: "policy/poddisruptionbudgets",
-        unconditional_update: false,
         names: NameRule::General,
+        unconditional_update: false,
         columns: columns::BUDGET,
         prepare: policy::prepare_budget,
         warn: None,

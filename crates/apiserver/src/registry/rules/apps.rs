@@ -253,15 +253,19 @@ pub(in crate::registry) fn validate_stateful_set(set: &Value, causes: &mut Vec<C
     if let Some(ordinals) = spec.get("ordinals") {
         not_negative(ordinals, "spec.ordinals", &["start"], causes);
     }
-    let service = text(spec, "/serviceName");
+    check_selector(spec, "statefulset", causes);
+    check_carried(spec, causes);
+    check_template(spec, "StatefulSet", causes);
+}
+
+/// Checks the name of the service, which an update cannot change.
+pub(in crate::registry) fn validate_new_stateful_set(set: &Value, causes: &mut Vec<Cause>) {
+    let service = text(set, "/spec/serviceName");
     if !service.is_empty() {
         for why in names::dns1123_label(service) {
             causes.push(Cause::invalid("spec.serviceName", &json!(service), &why));
         }
     }
-    check_selector(spec, "statefulset", causes);
-    check_carried(spec, causes);
-    check_template(spec, "StatefulSet", causes);
 }
 
 /// Rejects changes of the selector.
