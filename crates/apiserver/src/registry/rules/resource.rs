@@ -66,11 +66,56 @@ pub(in crate::registry) fn validate_slice(slice: &Value, causes: &mut Vec<Cause>
         let why = "must be greater than zero";
         causes.push(Cause::invalid("spec.pool.resourceSliceCount", &value, why));
     }
+    check_nodes(spec, causes);
     for (index, device) in items(spec, "/devices").iter().enumerate() {
         let name = text(device, "/name");
         for why in names::dns1123_label(name) {
             let field = format!("spec.devices[{index}].name");
             causes.push(Cause::invalid(field, &json!(name), &why));
+        }
+    }
+}
+
+/// Checks that a slice states in exactly one way which nodes can use its devices.
+fn check_nodes(spec: &Value, causes: &mut Vec<Cause>) {
+    const WAYS: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, \
+                        `perDeviceNodeSelection` is required";
+    let given = |member: &str| spec.get(member).filter(|value| !value.is_null());
+    let mut set = Vec::new();
+    if let Some(node) = given("nodeName").and_then(Value::as_str) {
+        if node.is_empty() {
+            let why = "must be either unset or set to a non-empty string";
+            causes.push(Cause::invalid("spec.nodeName", &json!(node), why));
+        } else {
+            set.push("`nodeName`");
+            for why in names::dns1123_subdomain(node) {
+                causes.push(Cause::invalid("spec.nodeName", &json!(node), &why));
+            }
+        }
+    }
+    if given("nodeSelector").is_some() {
+        set.push("`nodeSelector`");
+    }
+    for (member, shown) in [
+        ("allNodes", "`allNodes`"),
+        ("perDeviceNodeSelection", "`perDeviceNodeSelection`"),
+    ] {
+        match given(member).and_then(Value::as_bool) {
+            Some(true) => set.push(shown),
+            Some(false) => {
+                let why = "must be either unset or set to true";
+                causes.push(Cause::invalid(format!("spec.{member}"), &json!(false), why));
+            }
+            None => {}
+        }
+    }
+    match set.len() {
+        0 => causes.push(Cause::required("spec", WAYS)),
+        1 => {}
+        _ => {
+            let why = format!("{WAYS}, but multiple fields are set");
+            let value = json!(format!("{{{}}}", set.join(", ")));
+            causes.push(Cause::invalid("spec", &value, &why));
         }
     }
 }
@@ -83,10 +128,10 @@ pub(in crate::registry) fn validate_slice_update(
     for (pointer, field) in [
         ("/spec/pool/name", "spec.pool.name"),
         ("/spec/driver", "spec.driver"),
-        ("/spec/nodeName", "spec.nodeName"),
     ] {
         immutable_text(old, new, pointer, field, causes);
     }
+    immutable(old, new, "/spec/nodeName", "spec.nodeName", causes);
 }
 
 /// Defaults a request to one device.
@@ -237,6 +282,21 @@ mod tests {
         validate_slice(&good, &mut causes);
         assert_eq!(causes, []);
         validate_slice(&json!({"spec": {}}), &mut causes);
-        assert_eq!(causes.len(), 3);
+        assert_eq!(causes.len(), 4);
+    }
+
+    #[test]
+    fn a_slice_names_its_nodes_in_one_way() {
+        let fields = |spec: Value| -> Vec<String> {
+            let mut causes = Vec::new();
+            check_nodes(&spec, &mut causes);
+            causes.into_iter().map(|cause| cause.field).collect()
+        };
+        assert_eq!(fields(json!({"allNodes": true})), [""; 0]);
+        assert_eq!(fields(json!({})), ["spec"]);
+        let both = json!({"nodeName": "n", "allNodes": true});
+        assert_eq!(fields(both), ["spec"]);
+        let off = json!({"nodeName": "n", "allNodes": false});
+        assert_eq!(fields(off), ["spec.allNodes"]);
     }
 }
