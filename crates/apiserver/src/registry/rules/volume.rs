@@ -214,9 +214,8 @@ pub(in crate::registry) fn validate_volume_spec(
             causes.push(Cause::required(field.clone(), ""));
         }
         if capacity.len() != 1 || !capacity.iter().any(|(name, _)| *name == "storage") {
-            let value = json!(Map::from_iter(
-                capacity.iter().map(|(k, v)| ((*k).clone(), (*v).clone()))
-            ));
+            // The message shows an absent map as `null`.
+            let value = spec.get("capacity").cloned().unwrap_or_default();
             causes.push(Cause::unsupported(field.clone(), &value, &["storage"]));
         }
         for (name, amount) in &capacity {
