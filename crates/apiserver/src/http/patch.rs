@@ -11,6 +11,7 @@ use super::options::{self, FieldValidation};
 use super::resource::{Call, check_name};
 use super::yaml;
 use crate::patch;
+use crate::registry::rules::text;
 use crate::registry::{Configuration, Source, Target, WriteOptions};
 use crate::schema::{self, Message};
 use crate::status::{Cause, Failure};
@@ -106,7 +107,13 @@ impl Call<'_> {
         let mut member = |name: &str| take_member(&mut object, name);
         let store = |object: Value| {
             // `check` has already rejected unknown fields, so only values remain to be checked.
-            let (mut value, _) = finish(&target, object, FieldValidation::Ignore)?;
+            let place = |member: &str| text(&object, &format!("/metadata/{member}")).to_owned();
+            let (namespace, name) = (place("namespace"), place("name"));
+            let finished = finish(&target, object, FieldValidation::Ignore);
+            let (mut value, _) = finished.map_err(|failure| match target.version.custom {
+                Some(_) => failure,
+                None => unconverted(&target, &namespace, &name, &failure),
+            })?;
             // The configuration may omit the name.
             let metadata = crate::registry::meta::metadata(&mut value);
             metadata.entry("name").or_insert_with(|| json!(target.name));
@@ -192,6 +199,21 @@ impl Change<'_> {
 fn unfit(why: &str) -> Failure {
     let cause = Cause::invalid("patch", &json!("the patched object"), why);
     Failure::invalid(("", ""), "", vec![cause])
+}
+
+/// Returns the error about a configuration whose types fit the schema, but which has an invalid value: for example a time
+/// or a quantity. The real server finds it late, and responds as if it were its own mistake.
+fn unconverted(target: &Target<'_>, namespace: &str, name: &str, failure: &Failure) -> Failure {
+    let Target { kind, version, .. } = target;
+    let causes = failure.details.iter().flat_map(|details| &details.causes);
+    let whys: Vec<&str> = causes.map(|cause| cause.message.as_str()).collect();
+    let what = format!("{}/{}, Kind={}", kind.group(), version.name(), kind.kind());
+    let message = format!(
+        "failed to convert new object ({namespace}/{name}; {what}) to proper version: unable to \
+         convert unstructured object to {what}: {}",
+        whys.join("; ")
+    );
+    Failure::new(500, "", message)
 }
 
 fn failure(error: &patch::Error) -> Failure {
