@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{items, set_default_text, text};
+use super::{items, set_default_text, text, volume};
 use crate::status::Cause;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -13,11 +13,27 @@ pub(in crate::registry) fn validate_role(role: &Value, causes: &mut Vec<Cause>) 
 
 pub(in crate::registry) fn validate_cluster_role(role: &Value, causes: &mut Vec<Cause>) {
     check_rules(role, false, causes);
-    if let Some(aggregation) = role.get("aggregationRule").filter(|a| !a.is_null())
-        && items(aggregation, "/clusterRoleSelectors").is_empty()
-    {
+    let Some(aggregation) = role.get("aggregationRule").filter(|a| !a.is_null()) else {
+        return;
+    };
+    let field = "aggregationRule.clusterRoleSelectors";
+    let selectors = items(aggregation, "/clusterRoleSelectors");
+    if selectors.is_empty() {
         let why = "at least one clusterRoleSelector required if aggregationRule is non-nil";
-        causes.push(Cause::required("aggregationRule.clusterRoleSelectors", why));
+        causes.push(Cause::required(field, why));
+    }
+    for (index, selector) in selectors.iter().enumerate() {
+        let field = format!("{field}[{index}]");
+        let before = causes.len();
+        volume::validate_selector(selector, &field, causes);
+        if causes.len() > before {
+            // The real server also tries to use the selector, and shows the absent result.
+            causes.push(Cause::invalid(
+                field,
+                &json!(null),
+                "invalid label selector.",
+            ));
+        }
     }
 }
 
@@ -144,6 +160,23 @@ fn check_binding(binding: &Value, kinds: &[&str], namespaced: bool, causes: &mut
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn aggregation_has_valid_selectors() {
+        let fields = |selectors: Value| -> Vec<String> {
+            let mut causes = Vec::new();
+            let role = json!({"aggregationRule": {"clusterRoleSelectors": selectors}});
+            validate_cluster_role(&role, &mut causes);
+            causes.into_iter().map(|cause| cause.field).collect()
+        };
+        assert_eq!(fields(json!([{"matchLabels": {"x": "y"}}])), [""; 0]);
+        let field = "aggregationRule.clusterRoleSelectors";
+        assert_eq!(fields(json!([])), [field]);
+        assert_eq!(
+            fields(json!([{}, {"matchLabels": {"-x": "y"}}])),
+            [format!("{field}[1].matchLabels"), format!("{field}[1]")]
+        );
+    }
 
     #[test]
     fn rules_without_verbs_or_targets_are_rejected() {
