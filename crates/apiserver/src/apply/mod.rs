@@ -280,11 +280,13 @@ impl Apply<'_> {
         allowed: &Set,
     ) -> Vec<Conflict> {
         let mut out = Vec::new();
-        for entry in managed
-            .entries
-            .iter()
+        let entries = managed.entries.iter();
+        let mut entries: Vec<_> = entries
             .filter(|entry| entry.writer != *self.writer)
-        {
+            .collect();
+        // Clients see the managers in the order of their names.
+        entries.sort_by_cached_key(|entry| entry.writer.to_string());
+        for entry in entries {
             let own = &entry.writer.api_version;
             let changed = if *own == self.writer.api_version {
                 change.changed()
