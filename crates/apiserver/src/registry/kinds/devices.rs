@@ -43,7 +43,7 @@ pub(super) static KINDS: &[Kind] = &[
         storage: "resource.k8s.io/resourceclaimtemplates",
         default: resource::default_claim_template,
         validate: resource::validate_claim_template,
-        validate_update: resource::validate_spec_update,
+        validate_update: resource::validate_template_update,
         ..DEVICE
     },
     Kind {

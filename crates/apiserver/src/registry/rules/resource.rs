@@ -31,6 +31,15 @@ pub(in crate::registry) fn validate_spec_update(old: &Value, new: &Value, causes
     immutable(old, new, "/spec", "spec", causes);
 }
 
+/// Rejects changes of the spec of a template, in addition to errors in the new spec.
+pub(in crate::registry) fn validate_template_update(
+    old: &Value,
+    new: &Value,
+    causes: &mut Vec<Cause>,
+) {
+    immutable(old, new, "/spec", "spec", causes);
+}
+
 pub(in crate::registry) fn validate_class(class: &Value, causes: &mut Vec<Cause>) {
     let spec = class.get("spec").unwrap_or(&Value::Null);
     check_selectors(spec, "spec.selectors", causes);
@@ -298,5 +307,22 @@ mod tests {
         assert_eq!(fields(both), ["spec"]);
         let off = json!({"nodeName": "n", "allNodes": false});
         assert_eq!(fields(off), ["spec.allNodes"]);
+    }
+
+    #[test]
+    fn changed_template_keeps_its_errors_and_a_changed_claim_has_one() {
+        let spec = |name: &str| json!({"devices": {"requests": [{"name": name, "exactly": {"deviceClassName": "c"}}]}});
+        let template = |name: &str| json!({"spec": {"spec": spec(name)}});
+        let mut causes = Vec::new();
+        validate_claim_template(&template("Bad Name"), &mut causes);
+        let errors = causes.clone();
+        validate_template_update(&template("r"), &template("Bad Name"), &mut causes);
+        assert!(!errors.is_empty() && causes.starts_with(&errors));
+        assert_eq!(causes.len(), errors.len() + 1);
+        let claim = |name: &str| json!({"spec": spec(name)});
+        causes.clear();
+        validate_claim(&claim("Bad Name"), &mut causes);
+        validate_spec_update(&claim("r"), &claim("Bad Name"), &mut causes);
+        assert_eq!(causes.len(), 1);
     }
 }
