@@ -104,15 +104,15 @@ impl Call<'_> {
     ) -> Result<Response<Body>, Failure> {
         let target = self.target;
         let (mut object, problem) = configuration(bytes)?;
+        let stated = |pointer: &str| text(&object, pointer).to_owned();
+        let place = stated("/metadata/namespace") + "/" + &stated("/metadata/name");
         let mut member = |name: &str| take_member(&mut object, name);
         let store = |object: Value| {
             // `check` has already rejected unknown fields, so only values remain to be checked.
-            let place = |member: &str| text(&object, &format!("/metadata/{member}")).to_owned();
-            let (namespace, name) = (place("namespace"), place("name"));
             let finished = finish(&target, object, FieldValidation::Ignore);
             let (mut value, _) = finished.map_err(|failure| match target.version.custom {
                 Some(_) => failure,
-                None => unconverted(&target, &namespace, &name, &failure),
+                None => unconverted(&target, &place, &failure),
             })?;
             // The configuration may omit the name.
             let metadata = crate::registry::meta::metadata(&mut value);
@@ -203,13 +203,15 @@ fn unfit(why: &str) -> Failure {
 
 /// Returns the error about a configuration whose types fit the schema, but which has an invalid value: for example a time
 /// or a quantity. The real server finds it late, and responds as if it were its own mistake.
-fn unconverted(target: &Target<'_>, namespace: &str, name: &str, failure: &Failure) -> Failure {
+///
+/// `place` is the namespace and the name that the configuration states.
+fn unconverted(target: &Target<'_>, place: &str, failure: &Failure) -> Failure {
     let Target { kind, version, .. } = target;
     let causes = failure.details.iter().flat_map(|details| &details.causes);
     let whys: Vec<&str> = causes.map(|cause| cause.message.as_str()).collect();
     let what = format!("{}/{}, Kind={}", kind.group(), version.name(), kind.kind());
     let message = format!(
-        "failed to convert new object ({namespace}/{name}; {what}) to proper version: unable to \
+        "failed to convert new object ({place}; {what}) to proper version: unable to \
          convert unstructured object to {what}: {}",
         whys.join("; ")
     );
