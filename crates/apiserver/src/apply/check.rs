@@ -94,7 +94,15 @@ impl Walk {
             | (Type::Quantity | Type::IntOrString, Value::String(_) | Value::Number(_)) => Ok(()),
             (Type::Bool, _) => Err(self.expected("boolean", value)),
             (Type::Int32 | Type::Int64 | Type::Float64, _) => {
-                Err(self.expected("numeric (int or float)", value))
+                // The other mismatches show the value, and this one its type in Go.
+                let ty = match value {
+                    Value::Bool(_) => "bool",
+                    Value::Array(_) => "[]interface {}",
+                    Value::Object(_) => "map[string]interface {}",
+                    _ => "string",
+                };
+                let why = format!("expected numeric (int or float), got {ty}");
+                Err(self.problem(&why))
             }
             (Type::String | Type::Bytes | Type::Time | Type::MicroTime, _) => {
                 Err(self.expected("string", value))
@@ -150,6 +158,10 @@ mod tests {
                 "ports": [{"containerPort": 80}, {"containerPort": 80}]}]}})),
             ".spec.containers[name=\"a\"].ports: duplicate entries for key \
              [containerPort=80,protocol=\"TCP\"]"
+        );
+        assert_eq!(
+            problem(json!({"spec": {"priority": "high"}})),
+            ".spec.priority: expected numeric (int or float), got string"
         );
         assert!(problem(json!({"spec": {"containers": "x"}})).contains("expected list"));
         assert!(problem(json!({"spec": []})).contains("expected map"));
