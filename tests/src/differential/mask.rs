@@ -184,9 +184,8 @@ fn reword(body: &mut Value) {
     // Invalid objects are compared by their causes. The message is the sum of the causes.
     if matches!(reason, "BadRequest" | "Invalid") || stored {
         body["message"] = json!("(in other words)");
-    } else if let Some((sentence, _)) = message.split_once(", got &") {
-        // The Go struct of a value of the wrong type looks different in each version of structured-merge-diff:
-        // `&{yes}` or `&value.valueUnstructured{Value:"yes"}`.
+    } else if let Some((sentence, _)) = message.split_once(", got &value.") {
+        // This text is the source of a Go struct, which differs between versions of structured-merge-diff.
         body["message"] = json!(sentence);
     } else if let Some((sentence, _)) = message.split_once(" to proper version: ") {
         // Go's decoders describe the mistake in their own words.

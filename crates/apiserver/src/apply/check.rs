@@ -94,15 +94,7 @@ impl Walk {
             | (Type::Quantity | Type::IntOrString, Value::String(_) | Value::Number(_)) => Ok(()),
             (Type::Bool, _) => Err(self.expected("boolean", value)),
             (Type::Int32 | Type::Int64 | Type::Float64, _) => {
-                // The other mismatches show the value, and this one its type in Go.
-                let ty = match value {
-                    Value::Bool(_) => "bool",
-                    Value::Array(_) => "[]interface {}",
-                    Value::Object(_) => "map[string]interface {}",
-                    _ => "string",
-                };
-                let why = format!("expected numeric (int or float), got {ty}");
-                Err(self.problem(&why))
+                Err(self.expected("numeric (int or float)", value))
             }
             (Type::String | Type::Bytes | Type::Time | Type::MicroTime, _) => {
                 Err(self.expected("string", value))
@@ -128,9 +120,56 @@ impl Walk {
     }
 
     fn expected(&self, what: &str, value: &Value) -> String {
-        self.problem(&format!(
-            "expected {what}, got &value.valueUnstructured{{Value:{value}}}"
-        ))
+        // The real server shows the value with a different verb of Go's `fmt` for each expected type.
+        let found = match what {
+            "string" => format!("&value.valueUnstructured{{Value:{value}}}"),
+            "numeric (int or float)" | "numeric" => type_in_go(value).to_owned(),
+            _ => {
+                let mut text = String::from("&{");
+                push_text_in_go(&mut text, value);
+                text + "}"
+            }
+        };
+        self.problem(&format!("expected {what}, got {found}"))
+    }
+}
+
+/// Returns the Go type of a value that is not a number.
+fn type_in_go(value: &Value) -> &'static str {
+    match value {
+        Value::Bool(_) => "bool",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+        _ => "string",
+    }
+}
+
+/// Appends the text of a value in the form of the verb `%v`.
+fn push_text_in_go(out: &mut String, value: &Value) {
+    match value {
+        Value::Null => out.push_str("<nil>"),
+        Value::String(text) => out.push_str(text),
+        Value::Bool(_) | Value::Number(_) => out.push_str(&value.to_string()),
+        Value::Array(list) => {
+            out.push('[');
+            for (at, item) in list.iter().enumerate() {
+                out.push_str(if at > 0 { " " } else { "" });
+                push_text_in_go(out, item);
+            }
+            out.push(']');
+        }
+        Value::Object(map) => {
+            let mut members: Vec<(&String, &Value)> = map.iter().collect();
+            members.sort_unstable_by_key(|(name, _)| *name);
+            out.push_str("map[");
+            for (at, (name, value)) in members.into_iter().enumerate() {
+                out.push_str(if at > 0 { " " } else { "" });
+                out.push_str(name);
+                out.push(':');
+                push_text_in_go(out, value);
+            }
+            out.push(']');
+        }
     }
 }
 
@@ -163,7 +202,14 @@ mod tests {
             problem(json!({"spec": {"priority": "high"}})),
             ".spec.priority: expected numeric (int or float), got string"
         );
-        assert!(problem(json!({"spec": {"containers": "x"}})).contains("expected list"));
+        assert_eq!(
+            problem(json!({"spec": {"containers": {"b": [1, null], "a": "x"}}})),
+            ".spec.containers: expected list, got &{map[a:x b:[1 <nil>]]}"
+        );
+        assert_eq!(
+            problem(json!({"spec": {"hostNetwork": "yes"}})),
+            ".spec.hostNetwork: expected boolean, got &{yes}"
+        );
         assert!(problem(json!({"spec": []})).contains("expected map"));
         assert!(problem(json!({"spec": {"tolerations": [{"x": 1}]}})).contains("not declared"));
         let fine = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"creationTimestamp": null},
