@@ -174,14 +174,14 @@ fn check_port(port: &Value, at: &str, causes: &mut Vec<Cause>) {
 mod tests {
     use super::*;
 
-    fn causes(container: Value) -> Vec<(String, String)> {
+    fn causes(container: &Value) -> Vec<(String, String)> {
         let mut causes = Vec::new();
-        validate(&container, Some(30), "c", &mut causes);
+        validate(container, Some(30), "c", &mut causes);
         let parts = |cause: Cause| (cause.field, cause.message);
         causes.into_iter().map(parts).collect()
     }
 
-    fn fields(container: Value) -> Vec<String> {
+    fn fields(container: &Value) -> Vec<String> {
         let fields = causes(container).into_iter();
         fields.map(|(field, _)| field).collect()
     }
@@ -196,12 +196,12 @@ mod tests {
             }
             json!({"livenessProbe": probe})
         };
-        assert_eq!(fields(probe(json!({"grpc": grpc}))), [""; 0]);
+        assert_eq!(fields(&probe(json!({"grpc": grpc}))), [""; 0]);
         let both = probe(json!({"grpc": grpc, "tcpSocket": {"port": "web"}}));
         let why = "Forbidden: may not specify more than 1 handler type";
         let field = "c.livenessProbe.grpc";
-        assert_eq!(causes(both), [(field.to_owned(), why.to_owned())]);
-        assert_eq!(fields(probe(json!({}))), ["c.livenessProbe"]);
+        assert_eq!(causes(&both), [(field.to_owned(), why.to_owned())]);
+        assert_eq!(fields(&probe(json!({}))), ["c.livenessProbe"]);
     }
 
     #[test]
@@ -217,10 +217,10 @@ mod tests {
                 "httpGet.scheme",
             ),
         ] {
-            let found = fields(hook(handler));
+            let found = fields(&hook(handler));
             assert_eq!(found[0], format!("c.lifecycle.preStop.{field}"));
         }
-        assert_eq!(fields(hook(json!({"sleep": {"seconds": 30}}))), [""; 0]);
+        assert_eq!(fields(&hook(json!({"sleep": {"seconds": 30}}))), [""; 0]);
     }
 
     #[test]
