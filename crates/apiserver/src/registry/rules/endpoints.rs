@@ -98,8 +98,8 @@ pub(in crate::registry) fn validate_slice_update(
     new: &Value,
     causes: &mut Vec<Cause>,
 ) {
-    if old.get("addressType") != new.get("addressType") {
-        // A changed address type also makes the addresses invalid. Those errors follow from it and are not reported.
+    if old.get("endpoints") == new.get("endpoints") {
+        // Unchanged endpoints are not validated again. A changed address type alone does not make them invalid.
         causes.retain(|cause| !cause.field.starts_with("endpoints["));
     }
     immutable_text(old, new, "/addressType", "addressType", causes);
@@ -224,5 +224,21 @@ mod tests {
         let mut causes = Vec::new();
         validate_slice(&slice, &mut causes);
         assert_eq!(causes[0].field, "endpoints[0].addresses[0]");
+    }
+
+    #[test]
+    fn slice_update_validates_changed_endpoints_only() {
+        let slice = |address_type: &str, addresses: Value| json!({"addressType": address_type, "endpoints": [{"addresses": addresses}]});
+        let fields = |old: &Value, new: &Value| -> Vec<String> {
+            let mut causes = Vec::new();
+            validate_slice(new, &mut causes);
+            validate_slice_update(old, new, &mut causes);
+            causes.into_iter().map(|cause| cause.field).collect()
+        };
+        let old = slice("IPv4", json!(["10.0.0.1"]));
+        let unchanged = slice("IPv6", json!(["10.0.0.1"]));
+        assert_eq!(fields(&old, &unchanged), ["addressType"]);
+        let changed = slice("IPv4", json!([]));
+        assert_eq!(fields(&old, &changed), ["endpoints[0].addresses"]);
     }
 }
