@@ -135,7 +135,10 @@ impl Mask {
                             let short = index(&mut self.uids, uid);
                             *value = json!(format!("U{short}"));
                         }
-                        ("creationTimestamp" | "deletionTimestamp", Value::String(_)) => {
+                        (
+                            "creationTimestamp" | "deletionTimestamp" | "lastPhaseTransitionTime",
+                            Value::String(_),
+                        ) => {
                             *value = json!("T");
                         }
                         // The server chooses both values.
