@@ -49,7 +49,7 @@ impl Structural {
                 canonical::canonicalise(message, metadata)?,
             );
         }
-        if !self.fill(&mut object) {
+        if !self.fill(&mut object).complete {
             return Err(canonical::Error::Text(format!(
                 "with its defaults it is larger than {MAX_STORED_BYTES} bytes"
             )));

@@ -98,6 +98,14 @@ impl Allowed {
     }
 }
 
+/// Result of filling in defaults.
+pub(crate) struct Filled {
+    /// Whether the object has all its defaults.
+    pub(crate) complete: bool,
+    /// Number of bytes of the defaults that were set.
+    pub(crate) bytes: usize,
+}
+
 impl Structural {
     /// Compiles the schema of a version; the root is a resource.
     pub(crate) fn root(schema: &Value) -> Self {
@@ -227,12 +235,16 @@ impl Structural {
 
     /// Sets the defaults of absent members. A null counts as absent unless the schema is nullable.
     ///
-    /// Stops and returns false if the object becomes larger than a stored object may be. Otherwise a short list of
-    /// empty objects could grow by a long default of each element.
+    /// Stops if the object becomes larger than a stored object may be. Otherwise a short list of empty objects could grow
+    /// by a long default of each element.
     #[must_use]
-    pub(crate) fn fill(&self, value: &mut Value) -> bool {
+    pub(crate) fn fill(&self, value: &mut Value) -> Filled {
         let mut room = MAX_STORED_BYTES;
-        self.fill_within(value, &mut room)
+        let complete = self.fill_within(value, &mut room);
+        Filled {
+            complete,
+            bytes: MAX_STORED_BYTES - room,
+        }
     }
 
     fn fill_within(&self, value: &mut Value, room: &mut usize) -> bool {
@@ -342,14 +354,14 @@ mod tests {
         let mut unknown = Vec::new();
         schema.prune(&mut value, "", &mut unknown);
         assert_eq!(unknown, ["spec.list[0].y", "spec.x"]);
-        assert!(schema.fill(&mut value));
+        assert!(schema.fill(&mut value).complete);
         assert_eq!(
             value,
             json!({"metadata": {"name": "n"}, "spec": {"color": "red", "maybe": null,
                 "list": [{"n": 1}], "free": {"a": {"b": 1}}, "map": {"k": "v"}}})
         );
         let mut bare = json!({});
-        assert!(schema.fill(&mut bare));
+        assert!(schema.fill(&mut bare).complete);
         assert_eq!(bare, json!({"spec": {"color": "red"}}));
     }
 
@@ -360,10 +372,10 @@ mod tests {
             "type": "array", "items": {"type": "object", "properties": {
                 "text": {"type": "string", "default": text}}}}}}));
         let mut some = json!({ "list": vec![json!({}); 100] });
-        assert!(schema.fill(&mut some));
+        assert!(schema.fill(&mut some).complete);
         assert_eq!(some["list"][99]["text"], text);
         let mut many = json!({ "list": vec![json!({}); 100_000] });
-        assert!(!schema.fill(&mut many));
+        assert!(!schema.fill(&mut many).complete);
         let bytes = many.to_string().len();
         assert!(bytes < MAX_STORED_BYTES + 400_000, "{bytes}");
     }

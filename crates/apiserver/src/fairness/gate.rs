@@ -412,7 +412,7 @@ impl Charge {
     ///
     /// # Errors
     /// 429 if the share of the user is used up.
-    pub(super) fn grow(&mut self, amount: u64) -> Result<(), Failure> {
+    pub(crate) fn grow(&mut self, amount: u64) -> Result<(), Failure> {
         let member = self.hold.member();
         let mut state = self.hold.gate.lock();
         if !state.shares[self.resource as usize].try_take(member, amount) {

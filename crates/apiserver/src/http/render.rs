@@ -29,6 +29,8 @@ pub(super) struct View {
     columns: &'static [Column],
     form: Form,
     include: Include,
+    /// Whether absent members get the defaults of the schema.
+    fills: bool,
 }
 
 /// The part of an object that its Table row contains.
@@ -64,6 +66,8 @@ impl View {
         let prefix = format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",");
         let custom = target.version.custom.clone();
         let has_own_columns = custom.as_ref().is_some_and(|own| !own.columns.is_empty());
+        // Stored objects lack defaults if the definition got them after the objects were stored.
+        let fills = custom.as_ref().is_some_and(|own| own.schema.has_defaults);
         Ok(Self {
             kind,
             prefix: Bytes::from(prefix),
@@ -77,28 +81,30 @@ impl View {
             },
             form,
             include,
+            fills,
         })
+    }
+
+    /// Returns the same form without the defaults that stored objects lack.
+    pub(super) fn without_defaults(&self) -> Self {
+        Self {
+            fills: false,
+            ..self.clone()
+        }
     }
 
     /// Returns whether this form requires stored objects to be parsed.
     pub(super) fn parses(&self) -> bool {
-        self.conversion.is_some() || self.fills() || !matches!(self.form, Form::Full)
+        self.conversion.is_some() || self.fills || !matches!(self.form, Form::Full)
     }
 
-    /// Returns whether stored objects may lack defaults, because the definition got them after the objects were stored.
-    fn fills(&self) -> bool {
-        let custom = self.custom.as_ref();
-        custom.is_some_and(|custom| custom.schema.has_defaults)
-    }
-
-    /// Parses a stored object and fills in the defaults of its schema.
-    fn filled(&self, stored: &[u8]) -> Result<Value, Failure> {
+    /// Parses a stored object and fills in the defaults of its schema. Also returns their number of bytes.
+    fn filled(&self, stored: &[u8]) -> Result<(Value, usize), Failure> {
         let mut value = parse(stored)?;
-        if let Some(custom) = &self.custom {
-            // `fill` stops at an object that is too large. The rest of its defaults is missing then.
-            _ = custom.schema.fill(&mut value);
-        }
-        Ok(value)
+        let custom = self.custom.as_ref().filter(|_| self.fills);
+        // `fill` stops at an object that is too large. The rest of its defaults is missing then.
+        let added = custom.map_or(0, |custom| custom.schema.fill(&mut value).bytes);
+        Ok((value, added))
     }
 
     /// Returns the response with one object.
@@ -111,7 +117,7 @@ impl View {
             }
             Form::Partial => Ok(partial(&parse(stored)?).to_string().into_bytes().into()),
             Form::Table(version) => {
-                let value = self.filled(stored)?;
+                let (value, _) = self.filled(stored)?;
                 let revision = value.pointer("/metadata/resourceVersion").cloned();
                 let metadata = json!({"resourceVersion": revision.unwrap_or_else(|| json!(""))});
                 let rows = vec![self.row(&value)?];
@@ -124,17 +130,22 @@ impl View {
         }
     }
 
-    /// Returns the response with a list.
+    /// Returns the response with a list. `grow` is called with the bytes of the defaults that each object gets, and ends
+    /// the list if it fails: many small objects could grow by a large default.
     pub(super) fn list<'a>(
         &self,
         meta: &ListMeta,
         items: impl ExactSizeIterator<Item = &'a Bytes>,
+        mut grow: impl FnMut(usize) -> Result<(), Failure>,
     ) -> Result<Pieces, Failure> {
         let mut metadata = meta.to_value();
         if let Form::Table(version) = self.form {
-            let rows = items
-                .map(|stored| self.row(&self.filled(stored)?))
-                .collect::<Result<Vec<_>, _>>()?;
+            let row = |stored: &Bytes| {
+                let (value, added) = self.filled(stored)?;
+                grow(added)?;
+                self.row(&value)
+            };
+            let rows = items.map(row).collect::<Result<Vec<_>, _>>()?;
             return Ok(self
                 .table(version, &metadata, true, &rows)
                 .to_string()
@@ -165,7 +176,7 @@ impl View {
                     let value = (conversion.from_stored)(parse(stored)?);
                     out.copy(value.to_string().as_bytes());
                 }
-                (_, None) if is_custom => self.write_full(&mut out, stored)?,
+                (_, None) if is_custom => grow(self.write_full(&mut out, stored)?)?,
                 (_, None) => out.share(stored.clone()),
             }
         }
@@ -190,7 +201,7 @@ impl View {
             Form::Full | Form::PartialList | Form::Discovery(_) => None,
             Form::Partial => Some(partial(&parse(stored)?).to_string().into()),
             Form::Table(version) => {
-                let value = self.filled(stored)?;
+                let (value, _) = self.filled(stored)?;
                 let revision = value.pointer("/metadata/resourceVersion").cloned();
                 let metadata = json!({"resourceVersion": revision.unwrap_or_else(|| json!(""))});
                 let rows = vec![self.row(&value)?];
@@ -203,16 +214,22 @@ impl View {
         out.copy(b"\",\"object\":");
         match other {
             Some(other) => out.share(other),
-            None => self.write_full(out, stored)?,
+            None => _ = self.write_full(out, stored)?,
         }
         out.copy(b"}\n");
         Ok(())
     }
 
-    fn write_full(&self, out: &mut Pieces, stored: &Bytes) -> Result<(), Failure> {
+    /// Appends an object. Returns the number of bytes of its defaults.
+    fn write_full(&self, out: &mut Pieces, stored: &Bytes) -> Result<usize, Failure> {
+        let mut added = 0;
         let changed = match &self.conversion {
             Some(conversion) => Some((conversion.from_stored)(parse(stored)?)),
-            None if self.fills() => Some(self.filled(stored)?),
+            None if self.fills => {
+                let value;
+                (value, added) = self.filled(stored)?;
+                Some(value)
+            }
             None => None,
         };
         out.copy(&self.prefix);
@@ -220,7 +237,7 @@ impl View {
             Some(value) => out.copy(&value.to_string().as_bytes()[1..]),
             None => out.share(stored.slice(1..)),
         }
-        Ok(())
+        Ok(added)
     }
 
     fn table(&self, version: &str, metadata: &Value, header: bool, rows: &[Value]) -> Value {

@@ -21,6 +21,9 @@ use crate::request::{Query, ResourcePath, Verb};
 use crate::schema;
 use crate::status::{Failure, status_text};
 
+/// Greatest number of bytes of defaults in the response to the deletion of a collection.
+const MAX_DEFAULTS: usize = 64 << 20;
+
 /// One resource request.
 pub(super) struct Call<'a> {
     pub(super) api: &'a Arc<Api>,
@@ -265,11 +268,25 @@ impl Call<'_> {
     /// Returns the response with a list. Charges its bytes to the share of the user before it allocates them.
     fn answer_list(&self, view: &View, page: &list::Page) -> Result<Response<Body>, Failure> {
         let bytes: usize = list::bytes(&page.objects).map(Bytes::len).sum();
-        let charge = match self.tenant {
+        let mut charge = match self.tenant {
             Some(tenant) if bytes > HEAVY => Some(tenant.take(Resource::Answers, bytes as u64)?),
             _ => None,
         };
-        let body = view.list(&page.meta, list::bytes(&page.objects))?;
+        // The defaults of the first objects are not charged, as a small list is not.
+        let mut uncharged = 0;
+        let grow = |added: usize| {
+            uncharged += added;
+            let Some(tenant) = self.tenant.filter(|_| uncharged > HEAVY) else {
+                return Ok(());
+            };
+            let amount = std::mem::take(&mut uncharged) as u64;
+            match &mut charge {
+                Some(charge) => charge.grow(amount)?,
+                None => charge = Some(tenant.take(Resource::Answers, amount)?),
+            }
+            Ok(())
+        };
+        let body = view.list(&page.meta, list::bytes(&page.objects), grow)?;
         let mut response = body.into_response(StatusCode::OK);
         if let Some(charge) = charge {
             response.extensions_mut().insert(Arc::new(charge));
@@ -513,14 +530,28 @@ impl Call<'_> {
     }
 
     /// Returns the response with the deleted objects. It may exceed the share of the user, because the client cannot
-    /// request the objects again.
+    /// request the objects again. If the defaults that the stored objects lack exceed [`MAX_DEFAULTS`], it omits them.
     async fn answer_deleted(
         &self,
         view: &View,
         page: &list::Page,
     ) -> Result<Response<Body>, Failure> {
         let bytes: usize = list::bytes(&page.objects).map(Bytes::len).sum();
-        let list = || view.list(&page.meta, list::bytes(&page.objects));
+        let list = || {
+            let mut room = MAX_DEFAULTS;
+            let grow = |added: usize| {
+                let rest = room.checked_sub(added);
+                room = rest.ok_or_else(|| Failure::internal("too many bytes of defaults"))?;
+                Ok(())
+            };
+            let objects = list::bytes(&page.objects);
+            let full = view.list(&page.meta, objects, grow);
+            full.or_else(|_| {
+                let objects = list::bytes(&page.objects);
+                view.without_defaults()
+                    .list(&page.meta, objects, |_| Ok(()))
+            })
+        };
         let body = match self.tenant.filter(|_| bytes > HEAVY) {
             Some(tenant) => tenant.off_workers(async { list() }).await??,
             None => list()?,

@@ -355,6 +355,48 @@ async fn renewals_continue_while_bodies_arrive_byte_by_byte() {
     assert!(server.rejections("arriving-bodies").await >= 50);
 }
 
+/// A definition can get a default after its objects were stored. Many small objects then make a large list.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_default_of_many_small_objects_is_charged() {
+    const OBJECTS: usize = 80;
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let things = "/apis/t.example/v1/namespaces/default/things";
+    let server = Attacked::start(|builder| builder.max_answer_bytes(20_000_000)).await;
+    let mut definition = json!({"metadata": {"name": "things.t.example"}, "spec": {"group": "t.example",
+        "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
+            {"type": "object", "properties": {"text": {"type": "string"}}}}}]}});
+    let made = server.send("admin", "POST", definitions, definition).await;
+    assert_eq!(made.status, 201);
+    for number in 0..OBJECTS {
+        let thing = json!({"apiVersion": "t.example/v1", "kind": "Thing",
+            "metadata": {"name": format!("t-{number}")}});
+        let made = server.send("admin", "POST", things, thing).await;
+        assert_eq!(made.status, 201);
+    }
+    let path = format!("{definitions}/things.t.example");
+    definition = server.send("admin", "GET", &path, Value::Null).await.json();
+    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    schema["properties"]["text"]["default"] = json!("x".repeat(1_000_000));
+    let put = server.send("admin", "PUT", &path, definition).await;
+    assert_eq!(put.status, 200);
+
+    let listed = server.send("mallory", "GET", things, Value::Null).await;
+    assert_eq!(listed.status, 429, "{} bytes", listed.bytes.len());
+    assert!(server.rejections("answer-bytes").await > 0);
+    let few = format!("{things}?limit=5");
+    let listed = server.send("mallory", "GET", &few, Value::Null).await;
+    let text = &listed.json()["items"][4]["text"];
+    assert_eq!(text.as_str().map(str::len), Some(1_000_000));
+    // A deletion cannot be requested again, so that its response has all objects, without the default.
+    let options = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
+    let deleted = server.send("mallory", "DELETE", things, options).await;
+    assert_eq!(deleted.status, 200, "{}", deleted.json());
+    let items = &deleted.json()["items"];
+    assert_eq!(items.as_array().map(Vec::len), Some(OBJECTS));
+    assert!(deleted.bytes.len() < 1_000_000);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewals_continue_while_large_answers_are_not_read() {
     const ANSWERS: u64 = 60_000_000;
