@@ -41,6 +41,9 @@ impl Silence {
     }
 }
 
+/// Longest wait for the last lines on standard error of a process that has ended.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Default)]
 struct Lines {
     said: Mutex<Said>,
@@ -52,7 +55,10 @@ struct Said {
     events: Vec<Event>,
     json: Vec<serde_json::Value>,
     text: Vec<String>,
+    /// Standard output has ended.
     closed: bool,
+    /// Standard error has ended.
+    errors_closed: bool,
 }
 
 impl Process {
@@ -207,6 +213,9 @@ impl Process {
             let status = self.child.try_wait().ok().flatten()?;
             self.lines.lock().closed.then_some(status)
         });
+        // The last lines may not be read yet. A process that it started may keep standard error open.
+        let read = || self.lines.lock().errors_closed.then_some(());
+        _ = clock::poll(LAST_LINES, read);
         ended.ok_or_else(|| Silence::new(&self.name, "end", limit, self.transcript()))
     }
 
@@ -276,10 +285,14 @@ impl Lines {
             }
             self.news.notify_all();
         }
-        if events {
-            self.lock().closed = true;
-            self.news.notify_all();
-        }
+        let mut said = self.lock();
+        let closed = if events {
+            &mut said.closed
+        } else {
+            &mut said.errors_closed
+        };
+        *closed = true;
+        self.news.notify_all();
     }
 }
 
