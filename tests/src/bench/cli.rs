@@ -50,7 +50,7 @@ pub fn bench(_real: bool) -> Result<String> {
         ("size of the sidecar binary", sidecar),
     ] {
         let bytes = std::fs::metadata(file)?.len();
-        row(what, "15 MB", format!("{:.1} MB", megabytes(bytes)));
+        row(what, "18 MB", format!("{:.1} MB", megabytes(bytes)));
     }
     let cold = cold_starts(&program)?;
     row(
