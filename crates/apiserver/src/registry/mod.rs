@@ -157,7 +157,7 @@ impl Fields {
     }
 
     /// Whether a selector may use `metadata.namespace`. A cluster-scoped kind supports it only if it has the default
-    /// selectors, because a kind with selectors of its own lists them all.
+    /// selectors. A kind that defines selectors lists all of them.
     pub(crate) fn has_namespace(&self) -> bool {
         self.namespaced || matches!(&self.own, OwnFields::BuiltIn([]))
     }

@@ -369,7 +369,7 @@ pub(in crate::registry) fn pod_sum(pod: &Value, member: &str) -> Amounts {
     total
 }
 
-/// Whether a pod can have an amount of its own.
+/// Returns whether `spec.resources` of a pod may contain this resource.
 pub(in crate::registry) fn is_of_pod(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }

@@ -317,7 +317,8 @@ fn request_limits(container: &mut Map<String, Value>) {
     }
 }
 
-/// Adds requests to a pod with limits of its own: the sums of its containers, or its limits if they request nothing.
+/// Adds requests to a pod whose `spec.resources` has limits: the sums of its containers, or these limits if no container
+/// requests the resource.
 fn request_own_limits(pod: &mut Value) {
     let mut own = entries(pod, "/spec/resources/limits").peekable();
     if own.peek().is_none() {

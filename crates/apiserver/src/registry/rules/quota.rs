@@ -340,8 +340,8 @@ fn claim_usage(claim: &Value) -> Amounts {
     used
 }
 
-/// Returns the amounts that a quota requires and the containers of a new pod omit. A pod with amounts of its own needs
-/// none in its containers.
+/// Returns the amounts that a quota requires and the containers of a new pod omit. The containers may omit them if the
+/// `spec.resources` of the pod states an amount.
 pub(in crate::registry) fn missing(hard: &Amounts, pod: &Value) -> Option<String> {
     let own = ["/spec/resources/requests", "/spec/resources/limits"];
     let mut own = own.into_iter().flat_map(|amounts| entries(pod, amounts));
